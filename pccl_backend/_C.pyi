@@ -56,8 +56,12 @@ class GroupOptions(_Backend.Options):
     @property
     def quantise(self) -> str: ...
 
-def quantise_next_call(quantise: str | None) -> None:
-    """The quantisation of the next all-reduce that this thread calls; None: the group's."""
+def quantise_next_call(quantise: str | None, sum_error: Any) -> None:
+    """The quantisation of the next all-reduce that this thread calls; None: the group's.
+
+    `sum_error`: a float32 tensor on the CPU, as large as that of the call, which becomes what the
+    codes of sums that this rank has made took from them, 0 elsewhere; or None.
+    """
 
 def as_sent(tensor: Any, quantise: str) -> Any:
     """A float32 CPU tensor as others get it as a contribution: quantised, and back; a new one."""

@@ -7,7 +7,7 @@ bounds are in csrc/base/quantisation.h.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,6 +51,18 @@ def all_reduce(
         ValueError: There is no such name, or this call cannot be quantised. Nothing was sent.
         MismatchError: Another member has called it with another `quantise`.
     """
+    return _all_reduce(tensor, op, group, async_op, quantise)
+
+
+def _all_reduce(
+    tensor: torch.Tensor,
+    op: Any,
+    group: Any,
+    async_op: bool,
+    quantise: str | None,
+    sum_error: torch.Tensor | None = None,
+) -> dist.Work | None:
+    """`all_reduce`; `sum_error` as `quantise_next_call` takes it."""
     target: Any = group.process_group if isinstance(group, ElasticGroup) else group
     if quantise is None or distributed_c10d._rank_not_in_group(target):
         return _reduce(tensor, op, target, async_op)
@@ -62,10 +74,10 @@ def all_reduce(
         return _reduce(tensor, op, target, async_op)
     module = _extension.extension()
     try:
-        module.quantise_next_call(quantise)
+        module.quantise_next_call(quantise, sum_error)
         return _reduce(tensor, op, target, async_op)
     finally:
-        module.quantise_next_call(None)
+        module.quantise_next_call(None, None)
 
 
 def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
@@ -77,9 +89,10 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
 
     Args:
         quantise: As in `all_reduce`; the same at all members.
-        error_feedback: Add to each gradient what quantisation took from it the last time. This
-            takes the memory of the gradients once more, and their quantisation once more, on the
-            CPU.
+        error_feedback: Add to each gradient what quantisation took from it the last time: each
+            member what was taken from its own contribution, and, where it made the codes of a sum,
+            from that sum. This takes the memory of the gradients once more (three times while they
+            are reduced), and their quantisation once more, on the CPU.
 
     Returns:
         The hook. It raises ValueError for gradients that are not float32. Its attribute `failure`
@@ -94,8 +107,9 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
             hook.failure = None  # type: ignore[attr-defined]  # of the backward before
         buffer: torch.Tensor = bucket.buffer()
         _check_call(buffer, dist.ReduceOp.AVG)
-        keep = _nothing if feedback is None else feedback.add(bucket, _size(group))
-        work = all_reduce(buffer, dist.ReduceOp.AVG, group, async_op=True, quantise=quantise)
+        taken = None if feedback is None else feedback.add(bucket, _size(group))
+        sum_error = None if taken is None else taken.from_sums
+        work = _all_reduce(buffer, dist.ReduceOp.AVG, group, True, quantise, sum_error)
         assert work is not None
 
         def reduced(future: Any) -> torch.Tensor:
@@ -104,7 +118,8 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
             except Exception as error:
                 hook.failure = error  # type: ignore[attr-defined]
                 raise
-            keep()
+            if taken is not None:
+                taken.keep(_size(group))
             return buffer
 
         done: torch.futures.Future[torch.Tensor] = work.get_future().then(reduced)
@@ -128,26 +143,58 @@ class _Backward:
         return self.last_seen and len(self.taken) == self.buckets
 
 
+class _Taken:
+    """What quantisation takes from a bucket.
+
+    Attributes:
+        from_sums: From the averages of which this member makes the codes, on the CPU; known when
+            the bucket is reduced.
+    """
+
+    def __init__(
+        self,
+        feedback: _Feedback,
+        parameters: list[torch.Tensor],
+        own: torch.Tensor,
+        *,
+        is_rounded: bool,
+    ) -> None:
+        """`own`: from this member's contribution."""
+        self._feedback, self._backward = feedback, feedback.backward
+        self._parameters, self._own = parameters, own
+        self.from_sums = torch.zeros(own.numel()) if is_rounded else None
+
+    def keep(self, size: int) -> None:
+        """The bucket is reduced. In an average over `size` members one has 1 / size of its word."""
+        if self.from_sums is not None:
+            self._own += self.from_sums.mul_(size).to(self._own.device)
+        self._own.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is lost
+        parts = torch.split(self._own, [parameter.numel() for parameter in self._parameters])
+        backward = self._backward
+        backward.taken.append(list(zip(self._parameters, parts, strict=True)))
+        if backward.is_whole():
+            self._feedback.keep(itertools.chain.from_iterable(backward.taken))
+
+
 class _Feedback:
     """What quantisation took from each gradient, by parameter: DDP makes its buckets anew."""
 
     def __init__(self, quantise: str) -> None:
         self._quantise = quantise
         self._taken: Any = WeakTensorKeyDictionary()
-        self._backward = _Backward()
+        self.backward = _Backward()
 
-    def add(self, bucket: Any, size: int) -> Callable[[], None]:
-        """Adds what was taken to the bucket; the function that it returns keeps what is taken now.
+    def add(self, bucket: Any, size: int) -> _Taken | None:
+        """Adds what was taken to the bucket; what is taken now is kept when that is said.
 
         If a reduction of this backward fails, all keep their old values: the step is not taken.
         """
         if _simulated.group_here() is not None:
-            return _nothing
+            return None
         if bucket.index() == 0:
-            self._backward = _Backward()
-        backward = self._backward
-        backward.buckets += 1
-        backward.last_seen = bucket.is_last()
+            self.backward = _Backward()
+        self.backward.buckets += 1
+        self.backward.last_seen = bucket.is_last()
         buffer: torch.Tensor = bucket.buffer()
         parameters = bucket.parameters()
         with torch.no_grad():
@@ -158,20 +205,15 @@ class _Feedback:
                     buffer[offset : offset + parameter.numel()].add_(taken)
                 offset += parameter.numel()
             if size == 1:  # nothing is rounded, and what was taken is given back
-                error = torch.zeros_like(buffer)
-            else:
-                sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
-                error = buffer - sent.to(buffer.device)
-                error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is lost
+                return _Taken(self, parameters, torch.zeros_like(buffer), is_rounded=False)
+            sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
+            own = buffer - sent.to(buffer.device)
+            return _Taken(self, parameters, own, is_rounded=True)
 
-        def keep() -> None:
-            parts = torch.split(error, [parameter.numel() for parameter in parameters])
-            backward.taken.append(list(zip(parameters, parts, strict=True)))
-            if backward.is_whole():
-                for parameter, part in itertools.chain.from_iterable(backward.taken):
-                    self._taken[parameter] = part
-
-        return keep
+    def keep(self, taken: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Of a backward of which all is reduced."""
+        for parameter, part in taken:
+            self._taken[parameter] = part
 
 
 def _reduce(tensor: torch.Tensor, op: Any, group: Any, async_op: bool) -> dist.Work | None:
@@ -218,7 +260,3 @@ def _check_group(group: Any, device: torch.device) -> None:
 
 def _size(group: Any) -> int:
     return dist.get_world_size(group.process_group if isinstance(group, ElasticGroup) else group)
-
-
-def _nothing() -> None:
-    """There is no feedback to keep."""

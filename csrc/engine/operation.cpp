@@ -51,6 +51,9 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
     if (!area_) no_area_ = pool_.take(std::size_t{slots} * kAreaSlotBytes);
   }
   if (keep_preimage && !preimage_) preimage_.emplace(pool_, request_.outputs);
+  if (request_.sum_error != nullptr) {
+    std::fill_n(request_.sum_error, output_bytes() / sizeof(float), 0.0F);
+  }
 
   const auto count = static_cast<std::uint32_t>(schedule_.steps.size());
   states_ = std::vector<StepState>(count);
@@ -479,8 +482,15 @@ void Operation::code(const Step& step) {
   if (step.kind == StepKind::quantise) {
     const auto* values = reinterpret_cast<const float*>(from);
     std::byte* to = memory(step.to);
+    float* error = nullptr;
+    if (request_.sum_error != nullptr && step.from.space == Space::output) {  // the values are sums
+      const std::size_t first = step.from.offset / sizeof(float);
+      error = request_.sum_error + first;
+    }
     spread(step.from.bytes / sizeof(float), sizeof(float), [&](std::size_t begin, std::size_t end) {
-      quantise(to + quantised_bytes(begin, how), values + begin, end - begin, how);
+      std::byte* codes = to + quantised_bytes(begin, how);
+      quantise(codes, values + begin, end - begin, how);
+      if (error != nullptr) add_error(error + begin, values + begin, codes, end - begin, how);
     });
     return;
   }

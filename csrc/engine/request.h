@@ -57,6 +57,9 @@ struct OpRequest {
   /// The numbering that the ranks of this request refer to, as the caller saw it
   /// (GroupView::numbering); null: the numbering when the engine takes the request.
   Numbering numbering;
+  /// Of a quantised all_reduce: memory as large as the output, for what the codes of sums that this
+  /// rank has made take from them (0 elsewhere); null: nobody wants it.
+  float* sum_error = nullptr;
   std::shared_ptr<const InputGate> gate;  // null: the inputs are complete
   std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
   std::uint64_t tag = 0;                  // send, recv

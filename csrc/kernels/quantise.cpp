@@ -9,6 +9,8 @@
 // Parameters and 16-bit floats are little-endian and need no alignment.
 #include "kernels/quantise.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -348,6 +350,16 @@ void dequantise(float* to, const std::byte* from, std::size_t count, Quantisatio
 void add_dequantised(float* to, const std::byte* from, std::size_t count, Quantisation how,
                      InstructionSet set) {
   decode<true>(to, from, count, how, set);
+}
+
+void add_error(float* to, const float* from, const std::byte* codes, std::size_t count,
+               Quantisation how) {
+  std::array<float, kQuantisedBlock> decoded;
+  for (std::size_t begin = 0; begin < count; begin += kQuantisedBlock) {
+    const std::size_t size = std::min(kQuantisedBlock, count - begin);
+    dequantise(decoded.data(), codes + quantised_bytes(begin, how), size, how);
+    for (std::size_t i = 0; i < size; ++i) to[begin + i] += from[begin + i] - decoded[i];
+  }
 }
 
 }  // namespace pccl

@@ -24,5 +24,8 @@ void dequantise(float* to, const std::byte* from, std::size_t count, Quantisatio
 /// to[i] += value i of `from`, rounded once.
 void add_dequantised(float* to, const std::byte* from, std::size_t count, Quantisation how,
                      InstructionSet set = instruction_sets().back());
+/// to[i] += from[i] - value i of `codes`.
+void add_error(float* to, const float* from, const std::byte* codes, std::size_t count,
+               Quantisation how);
 
 }  // namespace pccl

@@ -343,14 +343,15 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 
 WorkPtr PcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::all_reduce, tensors);
-  const std::optional<Quantisation> asked = take_quantisation_of_call();
-  const bool exact = asked.value_or(Quantisation::none) == Quantisation::none;
+  const QuantisedCall asked = take_quantised_call();
+  const bool exact = asked.how.value_or(Quantisation::none) == Quantisation::none;
   if (tensor.layout() == at::kSparse && exact) return allreduce_sparse(tensors, opts);
   Call call(OpKind::all_reduce, tensor);
   call.reduce(opts.reduceOp);
-  call.quantise(quantisation_, asked);
+  call.quantise(quantisation_, asked.how);
   call.in_out(tensor);
   call.count(tensor.numel());
+  if (asked.sum_error.defined()) call.keep_sum_error(asked.sum_error);
   return post(call, OpType::ALLREDUCE, opts.timeout, tensors, tensors);
 }
 

@@ -574,10 +574,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("perform_nocolor_split", [](PcclBackend&, const py::object&) {}, py::arg("device"));
   m.def(
       "quantise_next_call",
-      [](const std::optional<std::string>& name) {
-        quantise_next_call(name ? std::make_optional(quantisation_of(*name)) : std::nullopt);
+      [](const std::optional<std::string>& name, const std::optional<at::Tensor>& sum_error) {
+        quantise_next_call({name ? std::make_optional(quantisation_of(*name)) : std::nullopt,
+                            sum_error.value_or(at::Tensor())});
       },
-      py::arg("quantise"));
+      py::arg("quantise"), py::arg("sum_error"));
   m.def(
       "as_sent",
       [](const at::Tensor& tensor, const std::string& quantise) {

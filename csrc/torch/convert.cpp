@@ -222,6 +222,16 @@ void Call::quantise(Quantisation of_group, std::optional<Quantisation> asked) {
   }
 }
 
+void Call::keep_sum_error(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
+                        tensor.is_contiguous() && tensor.nbytes() == request_.outputs.front().bytes,
+                    "pccl: sum_error is a ", tensor.scalar_type(), " tensor of ", tensor.numel(),
+                    " elements on ", tensor.device(),
+                    "; expected a contiguous float32 one on the CPU, as large as the call's");
+  storages_.push_back(tensor.storage());
+  request_.sum_error = tensor.mutable_data_ptr<float>();
+}
+
 /// Each rank multiplies its contribution by a factor of its own, a number or a tensor with one
 /// element.
 void Call::premultiply(const c10d::ReduceOp& op) {

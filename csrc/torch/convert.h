@@ -46,6 +46,8 @@ class Call {
     own_rank_ = own_rank;
   }
   void reduce(const c10d::ReduceOp& op);
+  /// After `in_out`. OpRequest::sum_error: a contiguous float32 tensor on the CPU, as large.
+  void keep_sum_error(const at::Tensor& tensor);
   /// After `reduce`. `asked`: of this call alone, which must be one that can be quantised.
   void quantise(Quantisation of_group, std::optional<Quantisation> asked = std::nullopt);
   [[noreturn]] void fail(const std::string& why) const;

@@ -12,7 +12,7 @@
 namespace pccl {
 namespace {
 
-thread_local std::optional<Quantisation> next_call;
+thread_local QuantisedCall next_call;
 
 }  // namespace
 
@@ -26,11 +26,9 @@ Quantisation quantisation_of(const std::string& name) {
   TORCH_CHECK_VALUE(false, "quantise is '", name, "'; expected one of ", names);
 }
 
-void quantise_next_call(std::optional<Quantisation> how) { next_call = how; }
+void quantise_next_call(QuantisedCall call) { next_call = std::move(call); }
 
-std::optional<Quantisation> take_quantisation_of_call() {
-  return std::exchange(next_call, std::nullopt);
-}
+QuantisedCall take_quantised_call() { return std::exchange(next_call, {}); }
 
 at::Tensor as_sent(const at::Tensor& tensor, Quantisation how) {
   TORCH_CHECK_TYPE(tensor.is_cpu() && tensor.scalar_type() == at::kFloat,

@@ -14,9 +14,15 @@ namespace pccl {
 /// Throws ValueError with the names that there are.
 [[nodiscard]] Quantisation quantisation_of(const std::string& name);
 
-/// Of the next all-reduce that this thread calls; the call takes it away. Nothing: the group's.
-void quantise_next_call(std::optional<Quantisation> how);
-[[nodiscard]] std::optional<Quantisation> take_quantisation_of_call();
+/// Of one call.
+struct QuantisedCall {
+  std::optional<Quantisation> how;  // nothing: the group's
+  at::Tensor sum_error;             // OpRequest::sum_error; undefined: nobody wants it
+};
+
+/// Of the next all-reduce that this thread calls; the call takes it away.
+void quantise_next_call(QuantisedCall call);
+[[nodiscard]] QuantisedCall take_quantised_call();
 
 /// A float32 tensor on the CPU as other ranks get it when it is a contribution to a quantised
 /// all-reduce: quantised, and back. A new tensor.

@@ -448,6 +448,43 @@ def test_ddp_trains_with_the_hook_and_feedback_brings_it_nearer(
     assert apart["int4 with feedback"] < apart["int4"] < 0.2, apart
 
 
+SMALL = {"int8": 0.0004, "int8_zero_point": 0.0004, "int4": 0.004}  # gradients: less than a code
+
+
+def sums_small_gradients(rank: int, world: int, meet: str) -> None:
+    """How much of small gradients has arrived, beside two large ones that set the codes."""
+    import pccl_backend as pccl
+
+    fixed_group(rank, world, meet)
+    for number, (kind, small) in enumerate(SMALL.items()):
+        net = nn.Linear(256, 1, bias=False)
+        ddp = DDP(net)
+        ddp.register_comm_hook(None, pccl.quantised_hook(kind, error_feedback=True))
+        random = torch.Generator().manual_seed(10 * number + rank)
+        came = torch.zeros(256, dtype=torch.float64)
+        for _ in range(300):
+            x = small * (1 + 0.3 * torch.randn(1, 256, generator=random))
+            x[0, :2] = torch.tensor([1.0, -1.0])
+            net.weight.grad = None
+            ddp(x).sum().backward()
+            came += net.weight.grad[0]
+        say(kind=kind, share=(came[2:] / (300 * small)).tolist())
+    dist.destroy_process_group()
+
+
+def test_feedback_brings_small_gradients_through_with_many_members(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    peers = run_peers(sums_small_gradients, 4, 4, str(tmp_path / "meet"))
+    for kind in SMALL:
+        line, *others = (peer.next() for peer in peers)
+        assert line["kind"] == kind
+        assert 0.85 < min(line["share"]) <= max(line["share"]) < 1.15, kind
+        assert all(other["share"] == line["share"] for other in others)
+    for peer in peers:
+        peer.finish()
+
+
 def trains_elastic(index: int, url: str) -> None:
     """A loop of `elastic` with the hook; its parameters are the same bits at all members."""
     import pccl_backend as pccl

@@ -109,12 +109,17 @@ class Bucket:
         return self._buffer
 
 
+def keep(taken: _quantised._Taken | None, size: int = 2) -> None:
+    assert taken is not None
+    taken.keep(size)
+
+
 def test_feedback_follows_the_parameter_into_another_bucket() -> None:
     a, b = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
     gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
     feedback = _quantised._Feedback("int4")
     first = Bucket([a, b], gradient, -gradient)
-    feedback.add(first, 2)()
+    keep(feedback.add(first, 2))
     taken = torch.cat([gradient, -gradient]) - _C.as_sent(first.buffer(), "int4")
     assert taken.abs().max() > 0
     second = Bucket([b], torch.zeros(4))
@@ -136,14 +141,13 @@ def test_feedback_of_a_backward_is_kept_as_a_whole_or_not_at_all() -> None:
 
     first = Bucket([a], gradient, last=False)
     second = Bucket([b], -gradient, index=1)
-    keep_first = feedback.add(first, 2)
-    keep_first()
+    keep(feedback.add(first, 2))
     feedback.add(second, 2)  # its reduction fails
     assert not torch.cat(of_next_step()).any()
-    keeps = [feedback.add(Bucket([a], gradient, last=False), 2)]
-    keeps.append(feedback.add(Bucket([b], -gradient, index=1), 2))
-    for keep in reversed(keeps):  # in whatever order they are reduced
-        keep()
+    taken = [feedback.add(Bucket([a], gradient, last=False), 2)]
+    taken.append(feedback.add(Bucket([b], -gradient, index=1), 2))
+    for one in reversed(taken):  # in whatever order they are reduced
+        keep(one)
     assert all(part.any() for part in of_next_step())
 
 
@@ -152,10 +156,10 @@ def test_feedback_is_given_back_to_one_that_is_alone() -> None:
     gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
     feedback = _quantised._Feedback("int4")
     first = Bucket([a], gradient)
-    feedback.add(first, 2)()
+    keep(feedback.add(first, 2))
     taken = gradient - _C.as_sent(gradient, "int4")
     alone = Bucket([a], torch.zeros(4))
-    feedback.add(alone, 1)()
+    keep(feedback.add(alone, 1))
     assert torch.equal(alone.buffer(), taken)
     after = Bucket([a], torch.zeros(4))
     feedback.add(after, 2)
@@ -166,12 +170,25 @@ def test_feedback_keeps_nothing_where_nothing_is_rounded_or_a_block_is_lost() ->
     a = torch.nn.Parameter(torch.zeros(2))
     feedback = _quantised._Feedback("int8")
     alone = Bucket([a], torch.tensor([0.1, 0.7]))
-    feedback.add(alone, 1)()
+    keep(feedback.add(alone, 1))
     assert torch.equal(alone.buffer(), torch.tensor([0.1, 0.7]))
-    feedback.add(Bucket([a], torch.tensor([math.nan, 0.7])), 2)()
+    keep(feedback.add(Bucket([a], torch.tensor([math.nan, 0.7])), 2))
     after = Bucket([a], torch.tensor([0.1, 0.7]))
     feedback.add(after, 2)
     assert torch.equal(after.buffer(), torch.tensor([0.1, 0.7]))
+
+
+def test_feedback_brings_back_what_the_codes_of_sums_took_with_the_weight_of_one_member() -> None:
+    a = torch.nn.Parameter(torch.zeros(4))
+    feedback = _quantised._Feedback("int4")
+    taken = feedback.add(Bucket([a], torch.zeros(4)), 3)
+    assert taken is not None
+    assert taken.from_sums is not None
+    taken.from_sums += torch.tensor([0.0, 0.5, math.nan, -1.0])  # as the reduction writes there
+    keep(taken, size=3)
+    after = Bucket([a], torch.zeros(4))
+    feedback.add(after, 3)
+    assert torch.equal(after.buffer(), torch.tensor([0.0, 1.5, 0.0, -3.0]))
 
 
 def test_groups_of_other_backends_are_refused() -> None:

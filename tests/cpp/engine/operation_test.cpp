@@ -9,6 +9,8 @@
 #include <deque>
 
 #include "base/random.h"
+#include "base/sites.h"
+#include "kernels/quantise.h"
 
 namespace pccl {
 namespace {
@@ -33,6 +35,23 @@ class Ranks {
     lines_.local = local;
     for (std::uint32_t r = 0; r < size; ++r) add(r, output);
   }
+  /// Averages as few bits, of ranks at so many sites, one behind the other; each rank keeps what
+  /// codes of sums take.
+  void quantise(Quantisation how, std::uint32_t sites) {
+    std::vector<std::uint32_t> of_ranks(size_);
+    for (std::uint32_t r = 0; r < size_; ++r) of_ranks[r] = r * sites / size_;
+    lines_.sites = numbered_sites(of_ranks);
+    for (std::uint32_t r = 0; r < size_; ++r) {
+      OpRequest request = ops_[r]->request();
+      request.descriptor.reduce = ReduceOp::avg;
+      request.descriptor.quantisation = how;
+      request.sum_error = sum_errors_.emplace_back(count_, kBefore).data();
+      ops_[r] = std::make_unique<Operation>(pool_, OpKey{0, 0}, std::move(request),
+                                            std::make_shared<Ticket>());
+    }
+  }
+  [[nodiscard]] const std::deque<Values>& inputs() const { return inputs_; }
+  [[nodiscard]] const std::deque<Values>& sum_errors() const { return sum_errors_; }
 
   void run() {
     start();
@@ -49,6 +68,11 @@ class Ranks {
     for (const auto& op : ops_) op->stop();
     restore();
     parts_left_ = kAll;
+  }
+  void run_again() {
+    for (const auto& op : ops_) op->stop();
+    restore();
+    run();
   }
   void restore() {
     for (const auto& op : ops_) op->restore();
@@ -163,6 +187,7 @@ class Ranks {
   std::deque<Flying> flying_;
   std::deque<Values> inputs_;
   std::deque<Values> outputs_;
+  std::deque<Values> sum_errors_;
   std::vector<std::unique_ptr<Operation>> ops_;
   MemoryToken token_ = 0;
   std::size_t shown_in_parts_ = 0;
@@ -215,6 +240,47 @@ TEST(Operation, through_areas_gives_the_input_back_from_wherever_it_stops) {
     EXPECT_EQ(lost.outputs(), apart.outputs()) << parts;
     lost.restore();
     EXPECT_TRUE(lost.hold_their_inputs()) << parts;
+  }
+}
+
+/// In what all ranks have kept is all that the result lacks of the average of what they have sent.
+void expect_all_errors_kept(const Ranks& ranks, Quantisation how) {
+  const std::size_t count = ranks.inputs().front().size();
+  std::vector<double> missing(count);
+  Values sent(count);
+  std::vector<std::byte> codes(quantised_bytes(count, how));
+  const auto size = static_cast<double>(ranks.inputs().size());
+  for (const Values& in : ranks.inputs()) {
+    quantise(codes.data(), in.data(), count, how);
+    dequantise(sent.data(), codes.data(), count, how);
+    for (std::size_t i = 0; i < count; ++i) missing[i] += sent[i] / size;
+  }
+  for (std::size_t i = 0; i < count; ++i) missing[i] -= ranks.outputs().front()[i];
+  double taken = 0;
+  for (const Values& error : ranks.sum_errors()) {
+    double own = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      missing[i] -= error[i];
+      own += std::abs(error[i]);
+    }
+    EXPECT_GT(own, 0) << "each rank makes codes of sums";
+    taken += own / static_cast<double>(count);
+  }
+  EXPECT_GT(taken, 0.1) << "something is rounded";
+  const auto [least, most] = std::minmax_element(missing.begin(), missing.end());
+  EXPECT_LT(std::max(-*least, *most), 2e-3) << taken;
+}
+
+TEST(Operation, that_averages_quantised_values_keeps_what_the_codes_of_sums_take) {
+  for (const Quantisation how : {Quantisation::int8_minmax, Quantisation::int4_minmax}) {
+    for (const std::uint32_t sites : {1U, 2U, 3U}) {
+      Ranks ranks(OpKind::all_reduce, 6, kSmall, /*in_place=*/false);
+      ranks.quantise(how, sites);
+      ranks.run();
+      expect_all_errors_kept(ranks, how);
+      ranks.run_again();
+      expect_all_errors_kept(ranks, how);
+    }
   }
 }
 

@@ -172,6 +172,18 @@ TEST_P(Quantise, what_is_added_is_what_is_dequantised) {
   EXPECT_EQ(sum, expected);
 }
 
+TEST_P(Quantise, the_error_that_is_added_is_what_codes_take) {
+  const Quantisation how = GetParam().how;
+  Random random(11);
+  const std::vector<float> x = values(random, 1, true);
+  const std::vector<float> y = back(x, how);
+  std::vector<float> error = values(random, 3, false);
+  std::vector<float> expected = error;
+  for (std::size_t i = 0; i < x.size(); ++i) expected[i] += x[i] - y[i];
+  add_error(error.data(), x.data(), packed(x, how).data(), x.size(), how);
+  EXPECT_EQ(error, expected);
+}
+
 TEST_P(Quantise, a_value_that_is_no_number_shows_and_spoils_its_block_at_most) {
   const Quantisation how = GetParam().how;
   Random random(10);
