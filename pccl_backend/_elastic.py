@@ -590,3 +590,27 @@ def _check_fsdp(modules: list[Any], group: ElasticGroup) -> None:
                     "the model's mesh does not reduce in the elastic group; expected "
                     "fully_shard(module, mesh=pccl_backend.hsdp_mesh(pg))"
                 )
+            _check_average(part)
+
+
+def _check_average(part: Any) -> None:
+    """Raises ValueError unless torch averages these gradients with AVG.
+
+    A sum that it divides by the members that were there is wrong in a step that loses one.
+    """
+    policy = part.mp_policy
+    for parameter in part.fsdp_params:
+        dtype = policy.reduce_dtype or policy.param_dtype or parameter.sharded_param.dtype
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(
+                f"FSDP2 sums gradients of {dtype} and divides by the replicas that were there when "
+                "the backward began, which is wrong in a step that loses one; expected "
+                "MixedPrecisionPolicy(reduce_dtype=torch.float32), or torch.bfloat16"
+            )
+    factor = getattr(part, "gradient_divide_factor", None)
+    if factor is not None or getattr(part, "force_sum_reduction_for_comms", False):
+        raise ValueError(
+            "the model has a gradient divide factor, or reduces by sums, which is wrong in a step "
+            "that loses a replica; expected FSDP2 to average: neither set_gradient_divide_factor "
+            "nor set_force_sum_reduction_for_comms"
+        )

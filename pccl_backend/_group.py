@@ -343,7 +343,19 @@ class ElasticGroup:
             _talk.end()
             raise
         if came and _talk.unanswered is not None and _talk.unanswered["what"] == "fetch":
-            _log.info("shared state: fetching; %s", _talk.unanswered.get("why", ""))
+            self._say_fetching(_talk.unanswered.get("why", ""))
+
+    def _say_fetching(self, why: str) -> None:
+        before = _talk.before
+        if before.get("admitted") and before.get("step", 0) > 0:
+            _log.warning(
+                "shared state: after step %d this member's differs from that of most others, and "
+                "is replaced: its program has not done what theirs have (%s)",
+                before["step"],
+                why,
+            )
+        else:
+            _log.info("shared state: fetching; %s", why)
 
     def _hash(self, shared: Exchange | None, contributors: tuple[int, ...]) -> None:
         if shared is None:

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ._group import ElasticGroup
 from ._group import group as group_of
+from ._session import talk
 
 
 def hsdp_mesh(
@@ -37,8 +38,9 @@ def hsdp_mesh(
         A mesh of shape (1, ranks of the replica).
 
     Raises:
-        ValueError: There is no elastic group, it is the default one, or the mesh of `shard` has
-            several dimensions.
+        ValueError: There is no elastic group, it is the default one, `shard` has more ranks than
+            this process's replica (`join` without `replica=`: each process is a replica), or its
+            mesh has several dimensions.
     """
     elastic = group_of(group).process_group
     inner: Any
@@ -54,6 +56,13 @@ def hsdp_mesh(
         raise ValueError(
             "the elastic group is the default one; expected init_process_group('pccl') for the "
             "ranks of this replica, and then join(url, replica=...)"
+        )
+    if dist.get_world_size(inner) > talk.replica_size:
+        raise ValueError(
+            f"shard has {dist.get_world_size(inner)} ranks, and the replica of this process has "
+            f"{talk.replica_size}; expected all ranks of shard in one replica: "
+            "join(url, replica='torchrun') under torchrun or pccl-run --replica, or "
+            "join(url, replica=Replica(...))"
         )
     ranks = torch.tensor([dist.get_process_group_ranks(inner)], device="cpu")
     return DeviceMesh.from_group(

@@ -121,9 +121,11 @@ def _is_member(group: weakref.ref[Any]) -> bool:
 
 def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
     _log.warning(
-        "%s: this process leaves the run at its next boundary; if it reaches none within %g s, it "
-        "aborts its group, which the others see as a loss",
+        "%s: this process leaves the run at its next boundary, or in %g s without one, once no "
+        "call of its group is under way; if it cannot within %g s, it aborts its group, which the "
+        "others see as a loss",
         name,
+        grace_s / 2,
         grace_s,
     )
     end = time.monotonic() + grace_s

@@ -17,10 +17,6 @@ from typing import Any
 
 NAME = "pccl"
 
-# The variables of torch's env://, for a process without a launcher. Port 0 is any free port: an
-# elastic group does not use that store, and processes of one machine must not fight for a port.
-_ENVIRONMENT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
-
 
 def register() -> None:
     """Registers backend "pccl" and the rendezvous pccl://. Idempotent; never raises."""
@@ -50,8 +46,6 @@ def _register() -> None:
         rendezvous.register_rendezvous_handler(NAME, _rendezvous)
     # Whether it is set is asked here, and nothing else of it: _config.py reads it.
     if os.environ.get("PCCL_MASTER") and not isinstance(handlers["env"], _EnvRendezvous):
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         handlers["env"] = _EnvRendezvous(handlers["env"])
 
 
@@ -115,4 +109,10 @@ class _EnvRendezvous:
         if _rendezvous.env_means_master():
             yield _rendezvous.meet(None, **kwargs)
             raise RuntimeError("Unable to perform re-rendezvous using PCCL_MASTER")
-        yield from self.others(url, **kwargs)
+        try:
+            yield from self.others(url, **kwargs)
+        except ValueError as error:  # a variable of torchrun's is not set
+            raise ValueError(
+                f"{error}. PCCL_MASTER is set, which the backend 'pccl' alone follows; expected "
+                "init_process_group('pccl'), or the variables of torchrun for another backend"
+            ) from None

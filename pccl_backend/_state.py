@@ -449,6 +449,12 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         keys = sorted(value, key=lambda key: (isinstance(key, int), key))
         return ["d", *([k, _encode(value[k], f"{where}[{k!r}]", depth + 1)] for k in keys)]
     object_ = "an object of SharedState(name=object), " if hasattr(value, "state_dict") else ""
+    if isinstance(value, torch.Tensor):
+        raise ValueError(
+            f"{where} is a tensor inside of a list or dict; expected tensors at the top of the "
+            "state (state['name'] = tensor), or SharedState(model=model), which takes modules and "
+            "optimizers whole"
+        )
     raise ValueError(
         f"{where} is a {type(value).__name__}; expected {object_}a dense tensor, None, bool, int, "
         "float, str, bytes, or lists and dicts of them"

@@ -70,7 +70,10 @@ def main() -> None:
         state["step"] += 1
         boundary = group.refresh(state)
         if checkpoints and state["step"] % options.save_every == 0:
-            checkpoints.save(state, boundary)
+            try:
+                checkpoints.save(state, boundary)
+            except RuntimeError as error:  # the last write has failed: train on
+                print(error, flush=True)
         if rank == 0 and boundary.rank == 0 and state["step"] % 10 == 0:
             print(
                 f"step {state['step']:4d}  loss {loss.item():.4f}  {boundary.size} replicas",

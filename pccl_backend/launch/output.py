@@ -7,6 +7,7 @@ worker that writes the stream, as it would without a launcher; never the thread 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import threading
@@ -26,17 +27,42 @@ Tail = Callable[[float], str]
 """Gives the last lines of a stream; waits for its end as many seconds at most."""
 
 
-def write_all(descriptor: int, data: bytes) -> bool:
-    """Writes all of it; False: the reader is gone."""
+def write_all(descriptor: int, data: bytes) -> OSError | None:
+    """Writes all of it; what it returns says why the rest is not written."""
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:  # somebody has made the console non-blocking
             time.sleep(0.01)
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
+
+
+class Sink:
+    """Where a pump copies to. What comes while a disk is full is lost, and what comes later not."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Does not close the descriptor."""
+        self._descriptor = descriptor
+        self._lost = 0  # bytes
+        self._is_gone = False
+
+    def write(self, data: bytes) -> None:
+        """Writes all of it, unless the reader is gone; never raises."""
+        if self._is_gone or not data:
+            return
+        said = ""
+        if self._lost:
+            said = f"[pccl-run: up to {self._lost} bytes are lost: the disk was full]\n"
+        error = write_all(self._descriptor, said.encode() + data)
+        if error is None:
+            self._lost = 0
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._lost += len(data)
+        else:
+            self._is_gone = True
 
 
 class Teller:
@@ -84,7 +110,7 @@ class Pump:
             prefix: Before each line on the console; empty: bytes are copied as they come.
             file: That gets all bytes as they are.
         """
-        self._source, self._console = source, console
+        self._source, self._console = source, Sink(console)
         self._prefix = prefix.encode()
         _pumping[:] = [thread for thread in _pumping if thread.is_alive()]
         self._file = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -105,11 +131,11 @@ class Pump:
 
     def _run(self) -> None:
         rest = b""
+        file = None if self._file is None else Sink(self._file)
         while chunk := os.read(self._source, CHUNK_BYTES):
             self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-            if self._file is not None and not write_all(self._file, chunk):
-                os.close(self._file)  # the disk is full: the worker goes on
-                self._file = None
+            if file is not None:
+                file.write(chunk)
             if self._prefix:
                 rest += chunk
                 cut = len(rest) if len(rest) > LINE_BYTES_MAX else rest.rfind(b"\n") + 1
@@ -121,13 +147,10 @@ class Pump:
             os.close(self._file)
 
     def _to_console(self, data: bytes) -> None:
-        if not data or self._console < 0:
-            return
-        if self._prefix:
+        if data and self._prefix:
             lines = data.removesuffix(b"\n").split(b"\n")
             data = b"".join(self._prefix + line + b"\n" for line in lines)
-        if not write_all(self._console, data):
-            self._console = -1  # nobody reads it any more
+        self._console.write(data)
 
 
 _pumping: list[threading.Thread] = []  # of all pumps, for the end of the launcher

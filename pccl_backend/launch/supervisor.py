@@ -227,6 +227,8 @@ class Supervisor:
         if not state.unit.serves and (status == 0 or self._run_ended):
             state.done = True
             of_run = ": its run is finished" if self._run_ended else ""
+            if self._run_ended and status != 0 and state.failures > 0:
+                of_run += "; its start before this one failed: perhaps in what follows the end"
             self._say(f"{state.unit.name} {described(status)}{of_run}")
             return
         state.failures = 1 if lived_s >= self._rules.steady_s else state.failures + 1

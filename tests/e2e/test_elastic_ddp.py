@@ -403,12 +403,25 @@ class Checks:
 
     def check_fsdp(self) -> None:
         """Parameters that an evaluation has left gathered are sharded at the boundary."""
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         from torch.distributed.tensor import DTensor
 
         import pccl_backend as pccl
 
         mesh = pccl.hsdp_mesh(self.pg, device_type="cpu")
+        self.refused(
+            "FSDP2 sums gradients of torch.float64",
+            lambda: self.elastic(fully_shard(nn.Linear(2, 2).double(), mesh=mesh)),
+        )
+        half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float16)
+        self.refused(
+            "FSDP2 sums gradients of torch.float16",
+            lambda: self.elastic(fully_shard(nn.Linear(2, 2), mesh=mesh, mp_policy=half)),
+        )
+        for change in ("set_force_sum_reduction_for_comms", "set_gradient_divide_factor"):
+            changed = fully_shard(nn.Linear(2, 2), mesh=mesh)
+            getattr(changed, change)(True)
+            self.refused("or reduces by sums", lambda model=changed: self.elastic(model))
         other = fully_shard(nn.Linear(2, 2), mesh=mesh["shard"])
         self.refused("mesh does not reduce in the elastic group", lambda: self.elastic(other))
         net = make_net()

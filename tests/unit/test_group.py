@@ -260,6 +260,25 @@ def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> No
     assert boundary.bytes_received > 16
 
 
+@pytest.mark.parametrize("step", [0, 8])
+def test_a_member_whose_state_is_replaced_is_warned(
+    fake: FakeExtension, caplog: pytest.LogCaptureFixture, step: int
+) -> None:
+    offer = Exchange({"w": torch.ones(4), "step": step}, hasher).snapshot()
+    fake.sources = Sources(aa=offer)
+    root = {"present": True, "revision": step, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
+    fake.view.update(admitted=True, step=step)
+    fake.events = [ask, None, finished(voted=True)]
+    ElasticGroup(None).refresh({"w": torch.zeros(4), "step": step})
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    if step == 0:
+        assert said == [], "founders begin with different parameters"
+    else:
+        assert "after step 8 this member's differs from that of most others" in said[0]
+        assert "(most)" in said[0]
+
+
 def test_a_fetch_without_a_source_waits_for_the_next_proposal(fake: FakeExtension) -> None:
     theirs = {"w": torch.ones(4), "step": 8}
     offer = Exchange(theirs, hasher).snapshot()
@@ -510,6 +529,16 @@ def test_the_mesh_of_hsdp_needs_a_group_of_the_replica_beside_the_elastic_one(
     mesh = dist.device_mesh.DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("a", "b"))
     with pytest.raises(ValueError, match="shard has 2 dimensions"):
         _models.hsdp_mesh(shard=mesh)
+
+
+def test_the_mesh_of_hsdp_has_no_more_ranks_than_the_replica(
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_models.dist, "get_world_size", lambda group: 2)
+    with pytest.raises(
+        ValueError, match="shard has 2 ranks, and the replica of this process has 1"
+    ):
+        _models.hsdp_mesh(shard=dist.new_group([0]))
 
 
 def test_finish_knows_nothing_of_the_state_of_an_earlier_run(

@@ -17,7 +17,16 @@ from conftest import ROOT, wait_until
 from pccl_backend._config import Options, Replica
 from pccl_backend.launch import environment, output
 from pccl_backend.launch.arguments import Plan, count_processes, read, streams
-from pccl_backend.launch.output import ERR, OUT, TAIL_LINES, Pump, Streams, last_lines, tail_of
+from pccl_backend.launch.output import (
+    ERR,
+    OUT,
+    TAIL_LINES,
+    Pump,
+    Sink,
+    Streams,
+    last_lines,
+    tail_of,
+)
 from pccl_backend.launch.supervisor import Rules
 
 LOAD_CPU_S_MAX = 0.7
@@ -286,7 +295,7 @@ def test_the_end_waits_for_what_workers_have_written(
 ) -> None:
     write_all = output.write_all
 
-    def slowly(descriptor: int, data: bytes) -> bool:
+    def slowly(descriptor: int, data: bytes) -> OSError | None:
         time.sleep(0.3)
         return write_all(descriptor, data)
 
@@ -297,6 +306,34 @@ def test_the_end_waits_for_what_workers_have_written(
     os.close(target)
     output.wait_for_streams(20.0)
     assert (tmp_path / "log").read_bytes() == b"the last line\n"
+
+
+def test_a_disk_that_was_full_loses_no_later_line(tmp_path: Path) -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    sink = Sink(descriptor)
+    sink.write(b"one\n")
+    sink.write(b"two\n")
+    file = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, descriptor)  # as if there were room
+    sink.write(b"three\n")
+    sink.write(b"four\n")
+    os.close(file)
+    os.close(descriptor)
+    said = "[pccl-run: up to 8 bytes are lost: the disk was full]\n"
+    assert (tmp_path / "log").read_text() == said + "three\nfour\n"
+
+
+def test_nothing_more_is_written_for_a_reader_that_is_gone(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    sink = Sink(writer)
+    sink.write(b"one\n")
+    file = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, writer)
+    sink.write(b"two\n")
+    os.close(file)
+    os.close(writer)
+    assert (tmp_path / "log").read_text() == ""
 
 
 @pytest.mark.parametrize("missing", ["file", "thread"])

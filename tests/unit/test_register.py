@@ -113,29 +113,39 @@ answer = ["RANK" in os.environ, handler.__module__]
     assert run(code) == [False, "torch.distributed.rendezvous"]
 
 
-def test_pccl_master_sets_what_env_wants_where_it_is_unset() -> None:
+def test_pccl_master_changes_nothing_else_in_the_environment() -> None:
     code = """
 import os
 import torch
-answer = [os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")]
+answer = [name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")]
 """
-    assert run(code, PCCL_MASTER="a:1") == ["127.0.0.1", "0", "0", "1"]
-    assert run(code, PCCL_MASTER="a:1", RANK="3", WORLD_SIZE="8", MASTER_PORT="7") == [
-        "127.0.0.1",
-        "7",
-        "3",
-        "8",
-    ]
+    assert run(code, PCCL_MASTER="a:1") == [False] * 4
 
 
-def test_pccl_master_leaves_other_backends_alone() -> None:
+@pytest.mark.parametrize("backend", ["", "'gloo'"])
+def test_pccl_master_makes_no_lonely_group_of_another_backend(backend: str) -> None:
+    code = f"""
+import torch, torch.distributed as dist
+try:
+    dist.init_process_group({backend})
+    answer = dist.get_world_size()
+except ValueError as error:
+    answer = str(error)
+"""
+    text = run(code, PCCL_MASTER="127.0.0.1:1")
+    assert "RANK expected, but not set. PCCL_MASTER is set, which the backend 'pccl' alone" in text
+    assert "expected init_process_group('pccl')" in text
+
+
+def test_another_backend_meets_by_the_variables_of_torchrun_where_pccl_master_is_set() -> None:
     code = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 answer = [dist.get_backend(), dist.get_world_size()]
 dist.destroy_process_group()
 """
-    assert run(code, PCCL_MASTER="127.0.0.1:1") == ["gloo", 1]
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    assert run(code, PCCL_MASTER="127.0.0.1:1", **torchrun) == ["gloo", 1]
 
 
 MEET = """

@@ -100,6 +100,14 @@ def example() -> dict[str, Any]:
     }
 
 
+def test_a_tensor_that_is_not_at_the_top_is_refused_with_what_to_do() -> None:
+    state = {"step": 0, "model": torch.nn.Linear(2, 2).state_dict()}
+    with pytest.raises(
+        ValueError, match=r"state\['model'\]\['.*'\] is a tensor inside of a .*SharedState"
+    ):
+        Exchange(state, hasher)
+
+
 def test_equal_states_have_equal_roots_whatever_the_order_of_names() -> None:
     one, two = example(), dict(reversed(example().items()))
     two["plain"] = dict(reversed(two["plain"].items()))

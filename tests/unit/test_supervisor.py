@@ -190,6 +190,15 @@ def test_when_the_run_has_ended_nobody_is_started_again() -> None:
     assert "worker 0 is not started again: the run has ended" in host.said
 
 
+def test_a_failure_before_the_end_of_the_run_was_found_is_said_once_more() -> None:
+    host = workers(1)
+    host.ends(0, 1)
+    assert host.after(1.0) == [Start(0, 1)]
+    host.tell(RunEnded())
+    assert host.ends(0, 1, attempt=1) == [Exit(0)]
+    assert "its run is finished; its start before this one failed" in host.said[-1]
+
+
 def test_an_attempt_that_was_given_up_says_nothing_of_the_next_one() -> None:
     host = Host(Unit("replica", size=2))
     host.ends(0, 1, rank=0)
