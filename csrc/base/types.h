@@ -183,14 +183,16 @@ constexpr std::string_view kind_name(OpKind kind) {
   return "unknown";
 }
 
-/// The part of a call in which all ranks must agree; in the header of every segment. `count` is 0
-/// for kinds whose shapes may differ between ranks.
+/// The count of a call without an element: one of 0 says that shapes may differ between ranks.
+inline constexpr std::uint64_t kNoElements = ~std::uint64_t{0};
+
+/// The part of a call in which all ranks must agree; in the header of every segment.
 struct OpDescriptor {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::none;
   DType dtype = DType::bytes;
   std::int32_t root = -1;   // in the numbering that the caller sees; -1: none
-  std::uint64_t count = 0;  // elements
+  std::uint64_t count = 0;  // elements, or kNoElements; 0: shapes may differ between ranks
   Quantisation quantisation = Quantisation::none;  // of what is sent; `quantisable` calls only
 
   bool operator==(const OpDescriptor&) const = default;

@@ -77,7 +77,9 @@ std::string describe(const OpDescriptor& d) {
   const auto add_detail = [&](const std::string& more) { add_to_list(details, more); };
   if (d.reduce != ReduceOp::none) add_detail(std::string(reduce_name(d.reduce)));
   if (d.kind != OpKind::barrier) add_detail(std::string(dtype_name(d.dtype)));
-  if (d.count > 0) add_detail(std::to_string(d.count) + " elements");
+  if (d.count > 0) {
+    add_detail(std::to_string(d.count == kNoElements ? 0 : d.count) + " elements");
+  }
   if (d.root >= 0) add_detail("root " + std::to_string(d.root));
   if (d.quantisation != Quantisation::none) {
     add_detail("quantised to " + std::string(quantisation_name(d.quantisation)));

@@ -261,8 +261,9 @@ at::Tensor Call::multiplied(const at::Tensor& tensor) const {
 }
 
 void Call::count(std::int64_t numel) {
-  request_.descriptor.count = static_cast<std::uint64_t>(
-      request_.descriptor.dtype == DType::bytes ? numel * element_bytes_ : numel);
+  const bool as_bytes = request_.descriptor.dtype == DType::bytes;
+  const auto elements = static_cast<std::uint64_t>(as_bytes ? numel * element_bytes_ : numel);
+  request_.descriptor.count = elements == 0 ? kNoElements : elements;
 }
 
 void Call::count_if_equal(const Tensors& tensors) {

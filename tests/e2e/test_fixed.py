@@ -412,6 +412,9 @@ def calls_different_operations(rank: int, world: int, meet: str) -> None:
         lambda: dist.all_reduce(torch.ones(4 + rank)),
         lambda: dist.all_reduce(torch.ones(4)) if rank else dist.broadcast(torch.ones(4), 0),
         lambda: dist.all_reduce(torch.ones(4, dtype=[torch.float32, torch.float64][rank])),
+        lambda: dist.all_reduce(torch.ones(3 * rank)),
+        lambda: dist.broadcast(torch.ones(3 * rank), 0),  # whose root has nothing to send
+        lambda: dist.reduce(torch.ones(3 * rank), 1),
     ):
         errors = []
         # Who only sends may be done before anybody looks: it hears of it from its next operation.
@@ -432,6 +435,7 @@ def test_ranks_that_call_different_operations_are_told_both_sides(
 ) -> None:
     peers = run_peers(calls_different_operations, 2, 2, str(tmp_path / "meet"))
     words = [("4 elements", "5 elements"), ("broadcast", "all_reduce"), ("float32", "float64")]
+    words += [("0 elements", "3 elements")] * 3
     for peer in peers:
         line = peer.next()
         for text, both in zip(line["texts"], words, strict=True):
