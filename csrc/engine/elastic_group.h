@@ -86,6 +86,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] bool accepted_member(PeerId peer) const override;
   [[nodiscard]] bool holding() const override;
   [[nodiscard]] bool late(OpKey op, PeerId peer) const override { return stall_.late(op, peer); }
+  [[nodiscard]] bool past(OpKey op, PeerId peer) const override { return stall_.past(op, peer); }
   [[nodiscard]] OpKey next_key() const override { return peer::next_key(core_); }
   [[nodiscard]] Placement pull_header(PeerId from, const SegmentHeader& header) override {
     return exchange_.segment_header(from, header);

@@ -112,6 +112,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] virtual bool holding() const { return false; }
   /// Has this member said that it has not issued the operation yet?
   [[nodiscard]] virtual bool late(OpKey, PeerId) const { return false; }
+  /// Has it gone on to a later step?
+  [[nodiscard]] virtual bool past(OpKey, PeerId) const { return false; }
   /// The place of a segment that answers a Pull (state_exchange.h).
   [[nodiscard]] virtual Placement pull_header(PeerId, const SegmentHeader&) { return {}; }
   /// The key that the next operation gets.

@@ -50,15 +50,20 @@ std::string Group::waiting_text(const Pending& pending) const {
   text += lately > 0 ? "; the rest comes from " + owing : "for data from " + owing;
   if (lately == 0 && moved.done > 0) text += " (" + done + ")";
   // A rank that owes data may itself wait for a late rank: all ranks wait for the late ones.
-  std::string late_ones;
-  std::size_t number = 0;
-  for (const PeerId peer : pending.contributors) {
-    if (!late(op.key(), peer)) continue;
-    add_to_list(late_ones, describe_peer(peer, *pending.numbering));
-    ++number;
-  }
-  if (number == 0) return text;
-  return text + "; " + late_ones + (number == 1 ? " has" : " have") + " not called it yet";
+  const auto those = [&](auto are, std::string_view do_what) {
+    std::string list;
+    std::size_t number = 0;
+    for (const PeerId peer : pending.contributors) {
+      if (!are(peer)) continue;
+      add_to_list(list, describe_peer(peer, *pending.numbering));
+      ++number;
+    }
+    if (number > 0) text += "; " + list + (number == 1 ? " has " : " have ") + do_what.data();
+  };
+  those([&](PeerId peer) { return late(op.key(), peer); }, "not called it yet");
+  those([&](PeerId peer) { return past(op.key(), peer); },
+        "gone on to a later step, with this call or without it");
+  return text;
 }
 
 std::vector<OpInFlight> Group::in_flight() const {

@@ -97,12 +97,19 @@ class Stall {
     return Verdict::ask;
   }
   void told(PeerId peer, const TellIssued& said) {
-    if (said.op == seen_.op) answers_[peer] = {0, true, said.op < said.issued, said.waits_at};
+    if (said.op != seen_.op) return;
+    const bool past = said.op.step < said.issued.step && said.waits_at == TellIssued::kNoStep;
+    answers_[peer] = {0, true, said.op < said.issued, said.waits_at, past};
   }
   /// Has this peer said that it has not issued `op` yet?
   [[nodiscard]] bool late(OpKey op, PeerId peer) const {
     const auto found = answers_.find(peer);
     return op == seen_.op && found != answers_.end() && found->second.said && !found->second.issued;
+  }
+  /// Has it said that it is in a later step, and does not have `op` under way?
+  [[nodiscard]] bool past(OpKey op, PeerId peer) const {
+    const auto found = answers_.find(peer);
+    return op == seen_.op && found != answers_.end() && found->second.past;
   }
   /// Is this peer at fault, of which data is missing at `turn`? Yes if it is silent, or does not
   /// wait at an earlier turn itself.
@@ -151,6 +158,7 @@ class Stall {
     bool said = false;         // something about it
     bool issued = false;
     std::uint32_t waits_at = 0;
+    bool past = false;  // it is in a later step
   };
   Seen seen_;
   std::uint64_t limit_ms_ = 0;

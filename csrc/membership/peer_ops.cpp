@@ -220,9 +220,10 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
         break;
       case Fate::unknown_here:
         // A mate has left this step without the operation, so the programs differ.
-        out.push_back(
-            FailOp{key, Error{ErrorCode::mismatch,
-                              "other members went on without operation " + to_string(key)}});
+        out.push_back(FailOp{
+            key, Error{ErrorCode::mismatch, "other members ended step " + std::to_string(key.step) +
+                                                " without operation " + to_string(key) +
+                                                " of it: the programs differ"}});
         s.ops.erase(op);
         --s.pending;
         break;

@@ -116,6 +116,7 @@ class HandGroup : public Group {
   }
   [[nodiscard]] Numbering numbering() const { return numbering_; }
   std::set<PeerId> late_ones;  // have not called the operation that is asked for
+  std::set<PeerId> past_ones;  // are in a later step
 
   void link_up(PeerId) override {}
   void link_down(PeerId, const std::string&, Down) override {}
@@ -155,6 +156,7 @@ class HandGroup : public Group {
   void end_waits(const Error& error) override { fail_pending(error); }
   [[nodiscard]] OpKey next_key() const override { return {step_, next_}; }
   [[nodiscard]] bool late(OpKey, PeerId peer) const override { return late_ones.contains(peer); }
+  [[nodiscard]] bool past(OpKey, PeerId peer) const override { return past_ones.contains(peer); }
   [[nodiscard]] EpochId accepted_epoch() const override { return accepted_; }
   [[nodiscard]] bool accepted_member(PeerId peer) const override {
     return std::find(accepted_members_.begin(), accepted_members_.end(), peer) !=

@@ -77,6 +77,16 @@ TEST_F(GroupTexts, name_the_ranks_that_have_not_called_it_yet) {
   EXPECT_TRUE(lines.back().ends_with(") have not called it yet")) << lines.back();
 }
 
+TEST_F(GroupTexts, name_the_ranks_that_have_gone_on_to_a_later_step) {
+  b.post(broadcast(to));
+  b.group->past_ones = {kRank0};
+  b.group->tick(kSayWaitingMs);
+  EXPECT_TRUE(
+      lines.back().ends_with("for data from rank 0 (node7/4711); rank 0 (node7/4711) has "
+                             "gone on to a later step, with this call or without it"))
+      << lines.back();
+}
+
 TEST_F(GroupTexts, a_loss_that_several_groups_have_is_news_once) {
   EXPECT_TRUE(a.context.is_news(PeerId{}));  // by another member's word, which names nobody
   EXPECT_FALSE(a.context.is_news(kRank1));

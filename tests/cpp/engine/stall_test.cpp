@@ -50,6 +50,23 @@ TEST(Stall, who_is_late_is_not_stalled_however_long_it_takes) {
   EXPECT_FALSE(watch.stall.late(OpKey{3, 8}, PeerId{3})) << "of another operation nothing is known";
 }
 
+TEST(Stall, a_peer_in_a_later_step_is_past_the_operation_unless_it_still_has_it) {
+  Watch watch;
+  watch.tick();
+  TellIssued said;
+  said.op = kOp;
+  said.issued = OpKey{kOp.step + 1, 0};
+  said.waits_at = TellIssued::kNoStep;
+  watch.stall.told(PeerId{2}, said);
+  said.waits_at = 4;
+  watch.stall.told(PeerId{3}, said);
+  EXPECT_TRUE(watch.stall.past(kOp, PeerId{2}));
+  EXPECT_FALSE(watch.stall.past(kOp, PeerId{3}));
+  EXPECT_FALSE(watch.stall.past(OpKey{3, 8}, PeerId{2}));
+  watch.told(2, true, TellIssued::kNoStep);
+  EXPECT_FALSE(watch.stall.past(kOp, PeerId{2})) << "in the same step";
+}
+
 TEST(Stall, what_moves_is_not_stalled) {
   Watch watch;
   for (int i = 0; i < 100; ++i) {
