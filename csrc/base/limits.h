@@ -55,6 +55,10 @@ inline constexpr std::size_t kSlicedSegmentsMax = 16384;
 inline constexpr std::size_t kAreaSlotBytes = 128U << 10;
 inline constexpr std::uint32_t kAreaSlots = 128;
 inline constexpr std::uint32_t kAreaDepth = 3;
+// Of two ranks a ring moves no more.
+inline constexpr std::uint32_t kAreaRanksMin = 3;
+// Large operations of a group that go through areas at once.
+inline constexpr std::uint32_t kThroughAreasMax = 2;
 // More ranks than that do not go through areas: in an all-reduce each of them holds kAreaDepth
 // slots for each rank.
 inline constexpr std::uint32_t kAreaRanksMax = 16;

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,44 @@ enum class StepKind : std::uint8_t {
   add_dequantised,  // to (values) += from (codes)
 };
 
+constexpr std::string_view space_name(Space space) {
+  switch (space) {
+    case Space::input:
+      return "input";
+    case Space::output:
+      return "output";
+    case Space::scratch:
+      return "scratch";
+    case Space::area:
+      return "area";
+  }
+  return "unknown";
+}
+constexpr std::string_view step_name(StepKind kind) {
+  switch (kind) {
+    case StepKind::send:
+      return "send";
+    case StepKind::recv:
+      return "recv";
+    case StepKind::recv_reduce:
+      return "recv_reduce";
+    case StepKind::borrow:
+      return "borrow";
+    case StepKind::add_borrowed:
+      return "add_borrowed";
+    case StepKind::copy:
+      return "copy";
+    case StepKind::reduce:
+      return "reduce";
+    case StepKind::quantise:
+      return "quantise";
+    case StepKind::dequantise:
+      return "dequantise";
+    case StepKind::add_dequantised:
+      return "add_dequantised";
+  }
+  return "unknown";
+}
 constexpr bool receives(StepKind kind) {
   return kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::borrow;
 }
@@ -146,6 +185,12 @@ using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 /// all algorithms follow the order in which the contributors are listed.
 [[nodiscard]] std::vector<std::uint32_t> ring_order(std::vector<std::uint32_t> order,
                                                     const RankPairs& apart);
+
+/// Would this operation go through areas if all its ranks were on one machine, whatever their
+/// number? Sizes as in CollectiveArgs.
+[[nodiscard]] bool may_go_through_areas(OpKind kind, Quantisation quantisation,
+                                        const std::vector<std::uint64_t>& input_bytes,
+                                        const std::vector<std::uint64_t>& output_bytes);
 
 /// The schedule of `args` by the algorithm that selection.cpp picks for kind, size, bytes, lines. A
 /// pure function; all ranks pick the same algorithm, because they decide by values that all know.

@@ -61,15 +61,14 @@ bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_tree(bytes, args.size, args.lines);
 }
 
-/// Of two ranks a ring moves no more.
 bool through_areas(std::uint64_t bytes, const CollectiveArgs& args) {
-  return args.lines.local && args.size > 2 && args.size <= kAreaRanksMax &&
+  return args.lines.local && args.size >= kAreaRanksMin && args.size <= kAreaRanksMax &&
          bytes >= args.size * kAreaBytesMinPerRank;
 }
 
-/// Two operations may go through areas at once.
-bool two_scatters_fit(const CollectiveArgs& args) {
-  return 2 * (args.size - 1) * 2 * kAreaDepth <= kAreaSlots;
+/// As many as go through areas at once.
+bool scatters_fit(const CollectiveArgs& args) {
+  return kThroughAreasMax * (args.size - 1) * 2 * kAreaDepth <= kAreaSlots;
 }
 
 /// Of what comes out of order for a direct reduce.
@@ -194,6 +193,22 @@ Schedule all_reduce(const CollectiveArgs& args) {
 
 }  // namespace
 
+bool may_go_through_areas(OpKind kind, Quantisation quantisation,
+                          const std::vector<std::uint64_t>& input_bytes,
+                          const std::vector<std::uint64_t>& output_bytes) {
+  constexpr std::uint64_t kLeast = kAreaRanksMin * kAreaBytesMinPerRank;
+  switch (kind) {
+    case OpKind::all_reduce:
+      return quantisation == Quantisation::none && sum_of(output_bytes) >= kLeast;
+    case OpKind::all_gather:
+      return sum_of(output_bytes) >= kLeast && are_equal(output_bytes);
+    case OpKind::reduce_scatter:
+      return sum_of(input_bytes) >= kLeast && are_equal(input_bytes);
+    default:
+      return false;
+  }
+}
+
 Schedule build_schedule(const CollectiveArgs& args) {
   check_arguments(args);
   if (args.size == 1) return alone(args);
@@ -227,7 +242,7 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (direct(bytes, args)) {
         return in_segments(args.input_bytes, args, direct_reduce_scatter(args));
       }
-      if (through_areas(bytes, args) && are_equal(args.input_bytes) && two_scatters_fit(args)) {
+      if (through_areas(bytes, args) && are_equal(args.input_bytes) && scatters_fit(args)) {
         return area_reduce_scatter(args);
       }
       return in_segments(args.input_bytes, args, ring_reduce_scatter(args));

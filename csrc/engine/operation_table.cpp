@@ -7,29 +7,18 @@
 namespace pccl {
 namespace {
 
-constexpr std::size_t kThroughAreasMax = 2;
-
-bool are_equal(const std::vector<Buffer>& parts) {
-  return std::all_of(parts.begin(), parts.end(),
-                     [&](const Buffer& part) { return part.bytes == parts[0].bytes; });
+std::vector<std::uint64_t> sizes_of(const std::vector<Buffer>& buffers) {
+  std::vector<std::uint64_t> sizes;
+  for (const Buffer& buffer : buffers) sizes.push_back(buffer.bytes);
+  return sizes;
 }
 
-/// May the operation go through areas? The rest depends on its ranks, of which the table knows
-/// nothing.
-bool is_large(const Operation& op) {
-  constexpr std::uint64_t kLeast = 3 * kAreaBytesMinPerRank;
+/// The rest depends on its ranks, of which the table knows nothing.
+bool may_go_through_areas(const Operation& op) {
   const OpRequest& request = op.request();
   const OpDescriptor& d = request.descriptor;
-  switch (d.kind) {
-    case OpKind::all_reduce:
-      return d.quantisation == Quantisation::none && op.output_bytes() >= kLeast;
-    case OpKind::all_gather:
-      return op.output_bytes() >= kLeast && are_equal(request.outputs);
-    case OpKind::reduce_scatter:
-      return total_bytes(request.inputs) >= kLeast && are_equal(request.inputs);
-    default:
-      return false;
-  }
+  return may_go_through_areas(d.kind, d.quantisation, sizes_of(request.inputs),
+                              sizes_of(request.outputs));
 }
 
 }  // namespace
@@ -72,7 +61,7 @@ bool OperationTable::must_wait(const Pending& pending) const {
     if (op.overlaps(*other.op) || (pending.is_barrier() && !other.op->complete())) return true;
     if (other.op->through_areas() && !other.op->complete()) ++through_areas;
   }
-  return through_areas >= kThroughAreasMax && is_large(op);
+  return through_areas >= kThroughAreasMax && may_go_through_areas(op);
 }
 
 void OperationTable::defer(const Pending& pending) {

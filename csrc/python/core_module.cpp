@@ -247,9 +247,8 @@ CollectiveArgs collective_args(const py::dict& given) {
 }
 
 py::dict range_dict(const Range& range) {
-  constexpr const char* kSpaces[] = {"input", "output", "scratch", "area"};
   py::dict d;
-  d["space"] = kSpaces[static_cast<int>(range.space)];
+  d["space"] = space_name(range.space);
   d["index"] = range.index;
   d["offset"] = range.offset;
   d["bytes"] = range.bytes;
@@ -257,14 +256,11 @@ py::dict range_dict(const Range& range) {
 }
 
 py::dict schedule_dict(const py::dict& given) {
-  constexpr const char* kKinds[] = {"send",         "recv",           "recv_reduce", "borrow",
-                                    "add_borrowed", "copy",           "reduce",      "quantise",
-                                    "dequantise",   "add_dequantised"};
   const Schedule schedule = build_schedule(collective_args(given));
   py::list steps;
   for (const Step& step : schedule.steps) {
     py::dict d;
-    d["kind"] = kKinds[static_cast<int>(step.kind)];
+    d["kind"] = step_name(step.kind);
     d["peer"] = step.peer;
     d["channel"] = step.channel;
     d["from"] = range_dict(step.from);

@@ -449,7 +449,7 @@ void World::apply_fault(const Move& move) {
       break;
     }
     default:
-      break;
+      PCCL_ASSERT(false, "nobody applies this fault:", static_cast<int>(move.what));
   }
 }
 

@@ -41,7 +41,7 @@ class Table : public ::testing::Test, public OperationPort {
     return add(kind, large_memory(number));
   }
   Buffer large_memory(std::size_t number) {
-    constexpr std::size_t kLarge = 3 * kAreaBytesMinPerRank;
+    constexpr std::size_t kLarge = kAreaRanksMin * kAreaBytesMinPerRank;
     large_.resize(8 * kLarge);
     return {large_.data() + number * kLarge, kLarge};
   }
