@@ -242,34 +242,42 @@ class Checkpoints:
         if not boundary.writer:
             self._last = step, boundary.step
             return
-        for attempt in range(2):  # a write that was under way may be the one of this step
-            word, error = self._waited_for()
-            word = self._agree(word)
-            try:
-                is_there = self._found_by_rank_0(self._path(step).exists)
-            except OSError as unreadable:
-                error = unreadable
-                _log.error("the end of the run, step %d, may not be saved: %s", step, error)
-                break
-            if is_there:
-                if attempt == 0:
-                    self._say_there(step, self._knows(step, boundary))
-                return
-            if word == LATE:
-                error = self._late()
-                _log.error("the end of the run, step %d, is not saved: %s", step, error)
-                break
-            if attempt > 0:
-                break
-            try:
+        is_there = False
+        try:
+            is_there, error = self._settled(step)
+            if is_there:  # the write that was under way may have been the one of this step
+                self._say_there(step, self._knows(step, boundary))
+            else:
                 self._begin_write(state, boundary, FREE)
-            except RuntimeError as no_thread:
-                if self._closed:
-                    raise
-                error = no_thread
-                break
-        if not may_fail:
+                is_there, error = self._settled(step)
+        except OSError as failure:
+            error = failure
+        except RuntimeError as no_thread:
+            if self._closed:
+                raise
+            error = no_thread
+        if not (is_there or may_fail):
             raise _failed(error)
+
+    def _settled(self, step: int) -> tuple[bool, BaseException | None]:
+        """Waits for the write in flight. Is the checkpoint of `step` there; has that write failed?
+
+        Raises:
+            OSError: The folder cannot be read, or (TimeoutError) the write has not ended in time;
+                the log says so.
+        """
+        word, error = self._waited_for()
+        word = self._agree(word)
+        try:
+            is_there = self._found_by_rank_0(self._path(step).exists)
+        except OSError as unreadable:
+            _log.error("the end of the run, step %d, may not be saved: %s", step, unreadable)
+            raise
+        if word == LATE and not is_there:
+            late = self._late()
+            _log.error("the end of the run, step %d, is not saved: %s", step, late)
+            raise late
+        return is_there, error
 
     def _knows(self, step: int, boundary: Boundary) -> bool:
         """May the checkpoint of this step be there already?
