@@ -600,6 +600,8 @@ def _check_average(part: Any) -> None:
     """
     policy = part.mp_policy
     for parameter in part.fsdp_params:
+        if not parameter.sharded_param.requires_grad:
+            continue
         dtype = policy.reduce_dtype or policy.param_dtype or parameter.sharded_param.dtype
         if dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(

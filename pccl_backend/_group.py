@@ -181,6 +181,7 @@ class ElasticGroup:
 
         def call() -> Boundary:
             shared = None
+            _talk.had_state = _talk.revision is not None
             _talk.revision = None if state is None else revision_of(state)
             if state is not None:
                 _talk.fetched = _talk.fetched or self._module.StateFetch()
@@ -346,12 +347,11 @@ class ElasticGroup:
             self._say_fetching(_talk.unanswered.get("why", ""))
 
     def _say_fetching(self, why: str) -> None:
-        before = _talk.before
-        if before.get("admitted") and before.get("step", 0) > 0:
+        if _talk.had_state and _talk.before["admitted"]:
             _log.warning(
-                "shared state: after step %d this member's differs from that of most others, and "
-                "is replaced: its program has not done what theirs have (%s)",
-                before["step"],
+                "shared state: after step %d this member's differs from that with which the run "
+                "goes on, and is replaced: its program has not done what others' have (%s)",
+                _talk.before["step"],
                 why,
             )
         else:

@@ -119,7 +119,7 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
                 hook.failure = error  # type: ignore[attr-defined]
                 raise
             if taken is not None:
-                taken.keep(_size(group))
+                taken.keep()
             return buffer
 
         done: torch.futures.Future[torch.Tensor] = work.get_future().then(reduced)
@@ -156,18 +156,19 @@ class _Taken:
         feedback: _Feedback,
         parameters: list[torch.Tensor],
         own: torch.Tensor,
-        *,
-        is_rounded: bool,
+        size: int,
     ) -> None:
-        """`own`: from this member's contribution."""
+        """`own`: from this member's contribution, one of `size`."""
         self._feedback, self._backward = feedback, feedback.backward
-        self._parameters, self._own = parameters, own
-        self.from_sums = torch.zeros(own.numel()) if is_rounded else None
+        self._parameters, self._own, self._size = parameters, own, size
+        self.from_sums: torch.Tensor | None = None
+        if size > 1:
+            self.from_sums = torch.zeros(own.numel(), dtype=torch.float32, device="cpu")
 
-    def keep(self, size: int) -> None:
-        """The bucket is reduced. In an average over `size` members one has 1 / size of its word."""
+    def keep(self) -> None:
+        """The bucket is reduced. In the next average a word of this member counts 1 / size."""
         if self.from_sums is not None:
-            self._own += self.from_sums.mul_(size).to(self._own.device)
+            self._own += self.from_sums.mul_(self._size).to(self._own.device)
         self._own.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is lost
         parts = torch.split(self._own, [parameter.numel() for parameter in self._parameters])
         backward = self._backward
@@ -182,17 +183,22 @@ class _Feedback:
     def __init__(self, quantise: str) -> None:
         self._quantise = quantise
         self._taken: Any = WeakTensorKeyDictionary()
+        self._size = 0  # of the group, when that was taken
         self.backward = _Backward()
 
     def add(self, bucket: Any, size: int) -> _Taken | None:
         """Adds what was taken to the bucket; what is taken now is kept when that is said.
 
-        If a reduction of this backward fails, all keep their old values: the step is not taken.
+        If a reduction of this backward fails, all keep their old values: the step is not taken. If
+        the number of members changes, feedback begins anew: the words of a member count another
+        part then.
         """
         if _simulated.group_here() is not None:
             return None
         if bucket.index() == 0:
             self.backward = _Backward()
+        if size != self._size:
+            self._taken, self._size = WeakTensorKeyDictionary(), size
         self.backward.buckets += 1
         self.backward.last_seen = bucket.is_last()
         buffer: torch.Tensor = bucket.buffer()
@@ -204,11 +210,11 @@ class _Feedback:
                 if taken is not None:
                     buffer[offset : offset + parameter.numel()].add_(taken)
                 offset += parameter.numel()
-            if size == 1:  # nothing is rounded, and what was taken is given back
-                return _Taken(self, parameters, torch.zeros_like(buffer), is_rounded=False)
+            if size == 1:  # nothing is rounded
+                return _Taken(self, parameters, torch.zeros_like(buffer), size)
             sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
             own = buffer - sent.to(buffer.device)
-            return _Taken(self, parameters, own, is_rounded=True)
+            return _Taken(self, parameters, own, size)
 
     def keep(self, taken: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Of a backward of which all is reduced."""

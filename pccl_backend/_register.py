@@ -111,7 +111,9 @@ class _EnvRendezvous:
             raise RuntimeError("Unable to perform re-rendezvous using PCCL_MASTER")
         try:
             yield from self.others(url, **kwargs)
-        except ValueError as error:  # a variable of torchrun's is not set
+        except ValueError as error:
+            if "expected, but not set" not in str(error):  # of a variable of torchrun's
+                raise
             raise ValueError(
                 f"{error}. PCCL_MASTER is set, which the backend 'pccl' alone follows; expected "
                 "init_process_group('pccl'), or the variables of torchrun for another backend"

@@ -28,6 +28,7 @@ class Talk:
             yet been told whether the state was replaced.
         fetched: Parts of the state that were fetched and checked, for the next call.
         revision: Revision of the state at the last `refresh`; None: there was no state.
+        had_state: There was one at the `refresh` before.
         left: The boundary at which this peer has left the run.
         replica_size: Ranks of this peer's replica.
     """
@@ -38,6 +39,7 @@ class Talk:
     adopts: bool = False
     fetched: Any = None
     revision: int | None = None
+    had_state: bool = False
     left: Any = None
     replica_size: int = 1
 

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "master/addresses.h"
-#include "membership/master_rules.h"
 #include "membership/members.h"
 #include "membership/status.h"
 #include "transport/network.h"

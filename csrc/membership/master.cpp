@@ -1,6 +1,5 @@
-// The master's events, one function each. Their consequences are in epochs.cpp, verdict.cpp,
-// lateness.cpp, admission.cpp and election.cpp; the reasoning behind each rule is in
-// docs/architecture/rules.md.
+// The master's events, one function each. master_rules.h names their consequences, file by file;
+// the reasoning behind each rule is in docs/architecture/rules.md.
 #include "membership/master.h"
 
 #include <algorithm>
@@ -56,12 +55,32 @@ Welcome welcome(const State& s, PeerId peer) {
   return w;
 }
 
-void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
+namespace {
+
+/// The peer has no connection any more.
+void disconnect(State& s, PeerId peer) {
   s.peers.erase(peer);
   s.kept_waiting.erase(peer);
   s.trials_changed = true;
   s.unknown.erase(peer);
   if (!is_own_member(s, peer)) reaches_again(s, peer);
+}
+
+/// Those who are connected, and the absent members that may come back.
+template <typename Each>
+void for_each_here_or_awaited(const State& s, Each&& each) {
+  for (const auto& [p, peer] : s.peers) each(peer.member);
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr) return;
+  for (const Member& m : epoch->members) {
+    if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) each(m);
+  }
+}
+
+}  // namespace
+
+void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
+  disconnect(s, peer);
   await_no_more(s, peer, out);
   if (Seat* seat = seat_of(s, peer)) {
     seat->suspected = seat->cut_off = false;
@@ -176,28 +195,19 @@ void on(State& s, const RegisterUnanswered& e, Actions& out) {
 /// A newer attempt ends an older one at once.
 void end_older_attempts(State& s, const Member& newer, Actions& out) {
   std::vector<PeerId> older;
-  const auto look = [&](const Member& m) {
+  for_each_here_or_awaited(s, [&](const Member& m) {
     if (m.place.replica == newer.place.replica && m.place.attempt < newer.place.attempt) {
       older.push_back(m.peer());
     }
-  };
-  for (const auto& [p, peer] : s.peers) look(peer.member);
-  if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) {
-      if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) look(m);
-    }
-  }
+  });
   for (const PeerId p : older) {
     expel(s, p, "a newer attempt of its replica is here", out);
   }
 }
 
 void on(State& s, const PeerDisconnected& e, Actions& out) {
-  if (s.peers.erase(e.peer) == 0) return;
-  s.kept_waiting.erase(e.peer);
-  s.trials_changed = true;
-  s.unknown.erase(e.peer);
-  if (!is_own_member(s, e.peer)) reaches_again(s, e.peer);
+  if (!s.peers.contains(e.peer)) return;
+  disconnect(s, e.peer);
   Seat* seat = seat_of(s, e.peer);
   if (seat != nullptr && !seat->expelled) {
     if (seat->suspected) {
@@ -330,15 +340,9 @@ void on(State& s, const TokensAre& e, Actions& out) {
     if (std::find(revoked.begin(), revoked.end(), token) == revoked.end()) valid.insert(token.name);
   }
   std::vector<Member> gone;
-  const auto look = [&](const Member& m) {
+  for_each_here_or_awaited(s, [&](const Member& m) {
     if (!m.token.empty() && !valid.contains(m.token)) gone.push_back(m);
-  };
-  for (const auto& [p, peer] : s.peers) look(peer.member);
-  if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) {
-      if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) look(m);
-    }
-  }
+  });
   for (const Member& m : gone) {
     const std::string why = "the token \"" + m.token +
                             "\" by which it came has been revoked, or is in no file of this "

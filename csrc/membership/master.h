@@ -432,6 +432,16 @@ struct State {
   bool found_later = false;  // there were too many: the next second proposes
 };
 
+// What the caller may ask.
+
+/// Is the peer a member of the register's epoch?
+[[nodiscard]] bool is_own_member(const State& state, PeerId peer);
+/// The name of a peer in logs: "rank 2 (00..1f)" if it is a member.
+[[nodiscard]] std::string name(const State& state, PeerId peer);
+/// Why a Hello is refused; code none: it is accepted.
+[[nodiscard]] Error check_hello(const State& state, const Hello& hello);
+/// The newcomers whose replica lacks ranks, with the missing ranks. They wait without a limit.
+[[nodiscard]] std::map<PeerId, std::string> incomplete(const State& state);
 /// How long TimerKind::refound is.
 [[nodiscard]] std::uint64_t refound_ms(const State& state);
 /// A text for the log and for newcomers while all members of the register's epoch are gone, or not

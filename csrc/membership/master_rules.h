@@ -18,7 +18,6 @@ namespace pccl::master {
 
 /// The register's epoch; null if no run is founded, or if the last run is over.
 [[nodiscard]] const Epoch* own(const State& s);
-[[nodiscard]] bool is_own_member(const State& s, PeerId peer);
 /// Null if the peer is no member of the register's epoch.
 [[nodiscard]] Seat* seat_of(State& s, PeerId peer);
 [[nodiscard]] const Seat* seat_of(const State& s, PeerId peer);
@@ -57,13 +56,9 @@ void count_loss(State& s, const Member& member);
 /// Logs once for each newcomer at the door that the run is full, or that its replica was lost too
 /// often lately. (A newcomer that waits for its replica's ranks or for the boundary needs no line.)
 void explain_door(State& s, Actions& out);
-/// The newcomers whose replica lacks ranks, with the missing ranks. They wait without a limit.
-[[nodiscard]] std::map<PeerId, std::string> incomplete(const State& s);
 /// If the question whether the boundary of a step votes is decided now: does it?
 [[nodiscard]] bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                                   const std::vector<Member>& members);
-/// Why a Hello is refused; code none: it is accepted.
-[[nodiscard]] Error check_hello(const State& s, const Hello& hello);
 
 // ------------------------------------------------------- newcomers that are not ready in time
 // (newcomers.cpp)
@@ -436,7 +431,5 @@ void forget(State& s, PeerId peer, const std::string& why, Actions& out);
 void evict(State& s, PeerId peer, const std::string& why, Actions& out);
 /// Evicts a member; if the member comes back before the next Start, it may not go on either.
 void expel(State& s, PeerId peer, const std::string& why, Actions& out);
-/// The name of a peer in logs: "rank 2 (00..1f)" if it is a member.
-[[nodiscard]] std::string name(const State& s, PeerId peer);
 
 }  // namespace pccl::master

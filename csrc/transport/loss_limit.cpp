@@ -14,6 +14,8 @@ constexpr double kPacketsUnderWay = 1.22;  // by the square root of the lost par
 // Losses are the limit where so much arrives of what the formula lets a connection have: its round
 // trip is the shortest one, and acknowledgements wait behind what goes the other way.
 constexpr double kOfFormula = 0.2;
+// Bytes a microsecond: above 2.4 Gbit/s neither the timer of BBR nor many lanes are worth a trial.
+constexpr double kFastest = 300;
 
 }  // namespace
 
@@ -23,6 +25,10 @@ bool LossLimit::look(const Look& look) {
   sent_ += static_cast<double>(look.sent_bytes);
   resent_ += static_cast<double>(look.resent_bytes);
   if (busy_us_ < kLossWindowUs) return limits_;
+  if (bytes_ == 0) {  // a peer that takes nothing says nothing of the line
+    busy_us_ = 0;
+    return limits_;
+  }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
   busy_us_ = bytes_ = 0;
   rate_ += (windows_ == 0 ? 1 : kNewestWindow) * (rate - rate_);
@@ -32,7 +38,7 @@ bool LossLimit::look(const Look& look) {
   const double formula = kPacketsUnderWay * static_cast<double>(look.packet_bytes);
   sent_ *= kOlderWindow;
   resent_ *= kOlderWindow;
-  limits_ = ++windows_ >= kKnownWindows && lost > 0 &&
+  limits_ = ++windows_ >= kKnownWindows && lost > 0 && rate_ <= kFastest &&
             under_way * std::sqrt(lost) >= kOfFormula * formula;
   return limits_;
 }

@@ -13,8 +13,6 @@ constexpr std::uint64_t kTrialWindows = 4;  // the first of which says nothing
 constexpr double kAsGood = 0.75;
 // And what losses have to bring that the model is left for: at first they have lost nothing.
 constexpr double kFarBetter = 1.1;
-// Bytes a microsecond: above 2.4 Gbit/s the timer of BBR may take more than losses do.
-constexpr double kFastest = 300;
 constexpr std::uint64_t kLossesHold = 64;
 constexpr std::uint64_t kModelHold = 256;
 constexpr int kTrialDoublings = 4;
@@ -25,6 +23,10 @@ bool ModelTrial::look(const Look& look) {
   busy_us_ += look.busy_us;
   bytes_ += look.bytes;
   if (busy_us_ < kTrialWindowUs) return by_model();
+  if (bytes_ == 0) {  // a peer that takes nothing says nothing of the line
+    busy_us_ = 0;
+    return by_model();
+  }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
   busy_us_ = bytes_ = 0;
   ++windows_;
@@ -34,7 +36,7 @@ bool ModelTrial::look(const Look& look) {
     return by_model();
   }
   rate_ += (rate_ == 0 ? 1 : kNewestRate) * (rate - rate_);
-  if (windows_ >= hold_ && (by_model_ || (look.losses_limit && rate_ <= kFastest))) begin();
+  if (windows_ >= hold_ && (by_model_ || look.losses_limit)) begin();
   return by_model();
 }
 

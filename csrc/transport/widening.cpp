@@ -63,10 +63,12 @@ void Widening::look() {
   const std::uint64_t resent = since(line.resent_bytes, before.line.resent_bytes);
   bool on_trial = false;
   if (!held) {
-    losses_.look(
-        {since_us, arrived, sent, resent, line.least_trip_us, line.packet_bytes, load.lanes});
+    if (!line.by_model) {
+      losses_.look(
+          {since_us, arrived, sent, resent, line.least_trip_us, line.packet_bytes, load.lanes});
+    }
     on_trial = tries_model(line, {since_us, arrived, losses_.limits()});
-    lossy_ = lossy_ || (losses_.limits() && !has_model());
+    lossy_ = lossy_ || (losses_.limits() && !line.by_model && !has_model());
   }
   if (is_short(line)) return calls_.pace(0);  // and all lanes that are there, which cut no slices
   if (held || on_trial) return calls_.use(count_.wanted());
@@ -77,14 +79,17 @@ void Widening::look() {
   const std::uint64_t pace = line.by_model || by_losses ? pace_.limit() : 0;
   calls_.pace(pace);
   std::size_t most = line.by_model ? kWidestLanes : kWidestLossyLanes;
+  const bool short_line = line.least_trip_us < kLongTripUs;
+  if (short_line) most = std::min(most, kWidestShortLanes);
   if (now < not_before_ms_) most = std::min(most, load.lanes);  // no others are to be had
   // Connections that go by losses may have a long queue, made by others, and need more lanes.
   const bool full = line.by_model && queues(line.least_trip_us, line.trip_us);
   // A line whose connections are held is full, although it shows no queue.
   const bool crowded = pace_.crowded() || (by_losses ? pace_.crowded_lately() : pace > 0);
-  const std::size_t wanted =
+  std::size_t wanted =
       count_.look({since_us, since(load.delivered, before.delivered), line.least_trip_us, crowded,
                    most, full, by_losses, sent, resent});
+  if (short_line) wanted = std::max(wanted, rules_.short_line_lanes);
   calls_.use(wanted);
   dial_lacking(load, wanted);
 }

@@ -24,6 +24,7 @@ namespace pccl {
 /// packet halves the rate of its connection.
 inline constexpr std::size_t kWidestLanes = 32;
 inline constexpr std::size_t kWidestLossyLanes = 128;
+inline constexpr std::size_t kWidestShortLanes = 16;  // over a short line, whose windows are small
 static_assert(kWidestLanes < kLanesMax && kWidestLossyLanes < kLanesMax);
 
 /// What the bulk lanes of a link carry.

@@ -418,6 +418,12 @@ class Checks:
             "FSDP2 sums gradients of torch.float16",
             lambda: self.elastic(fully_shard(nn.Linear(2, 2), mesh=mesh, mp_policy=half)),
         )
+        frozen = nn.Sequential(
+            nn.Linear(2, 2).half().requires_grad_(requires_grad=False), nn.Linear(2, 2)
+        )
+        for layer in frozen:
+            fully_shard(layer, mesh=mesh)
+        self.elastic(fully_shard(frozen, mesh=mesh)).close()
         for change in ("set_force_sum_reduction_for_comms", "set_gradient_divide_factor"):
             changed = fully_shard(nn.Linear(2, 2), mesh=mesh)
             getattr(changed, change)(True)

@@ -109,9 +109,9 @@ class Bucket:
         return self._buffer
 
 
-def keep(taken: _quantised._Taken | None, size: int = 2) -> None:
+def keep(taken: _quantised._Taken | None) -> None:
     assert taken is not None
-    taken.keep(size)
+    taken.keep()
 
 
 def test_feedback_follows_the_parameter_into_another_bucket() -> None:
@@ -151,19 +151,32 @@ def test_feedback_of_a_backward_is_kept_as_a_whole_or_not_at_all() -> None:
     assert all(part.any() for part in of_next_step())
 
 
-def test_feedback_is_given_back_to_one_that_is_alone() -> None:
+def test_feedback_begins_anew_when_the_number_of_members_changes() -> None:
     a = torch.nn.Parameter(torch.zeros(4))
     gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
-    feedback = _quantised._Feedback("int4")
-    first = Bucket([a], gradient)
-    keep(feedback.add(first, 2))
-    taken = gradient - _C.as_sent(gradient, "int4")
-    alone = Bucket([a], torch.zeros(4))
-    keep(feedback.add(alone, 1))
-    assert torch.equal(alone.buffer(), taken)
-    after = Bucket([a], torch.zeros(4))
-    feedback.add(after, 2)
-    assert not after.buffer().any()
+    for size in (1, 3):
+        feedback = _quantised._Feedback("int4")
+        keep(feedback.add(Bucket([a], gradient), 2))
+        other = Bucket([a], torch.zeros(4))
+        keep(feedback.add(other, size))
+        assert not other.buffer().any()
+        after = Bucket([a], torch.zeros(4))
+        feedback.add(after, 2)
+        assert not after.buffer().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_feedback_is_float32_whatever_the_program_makes_by_default(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        bucket = Bucket([torch.nn.Parameter(torch.zeros(2))], torch.ones(2, dtype=torch.float32))
+        taken = _quantised._Feedback("int8").add(bucket, 2)
+    finally:
+        torch.set_default_dtype(before)
+    assert taken is not None
+    assert taken.from_sums is not None
+    assert taken.from_sums.dtype == torch.float32
 
 
 def test_feedback_keeps_nothing_where_nothing_is_rounded_or_a_block_is_lost() -> None:
@@ -185,7 +198,7 @@ def test_feedback_brings_back_what_the_codes_of_sums_took_with_the_weight_of_one
     assert taken is not None
     assert taken.from_sums is not None
     taken.from_sums += torch.tensor([0.0, 0.5, math.nan, -1.0])  # as the reduction writes there
-    keep(taken, size=3)
+    keep(taken)
     after = Bucket([a], torch.zeros(4))
     feedback.add(after, 3)
     assert torch.equal(after.buffer(), torch.tensor([0.0, 1.5, 0.0, -3.0]))

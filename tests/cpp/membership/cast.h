@@ -145,4 +145,19 @@ inline std::vector<PeerId> proposed(const master::Actions& actions) {
   return proposals.empty() ? std::vector<PeerId>{} : ids_of(proposals[0].second.epoch.members);
 }
 
+/// Seconds until the proposal is another one; 0: it is not within `most`. `each`: every second.
+template <typename Each>
+std::uint64_t until_another(master::State& s, std::uint64_t most, Each&& each) {
+  const EpochId before = s.proposal->id;
+  for (std::uint64_t second = 1; second <= most; ++second) {
+    each(second);
+    static_cast<void>(master::step(s, master::Clock{s.now_s + 1, 0}));
+    if (!s.proposal || s.proposal->id != before) return second;
+  }
+  return 0;
+}
+inline std::uint64_t until_another(master::State& s, std::uint64_t most) {
+  return until_another(s, most, [](std::uint64_t) {});
+}
+
 }  // namespace pccl::cast

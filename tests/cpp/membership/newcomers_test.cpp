@@ -11,6 +11,7 @@ using cast::peers;
 using cast::proposed;
 using cast::sent;
 using cast::tell;
+using cast::until_another;
 
 Actions comes(State& s, std::uint64_t id, const std::string& origin, bool at_door = true) {
   Hello hello;
@@ -37,21 +38,6 @@ void all_vote(State& s, std::uint64_t at) {
   for (const std::uint64_t p : {1U, 2U}) {
     static_cast<void>(tell(s, p, Vote{at, VoteKind::refresh, {}}));
   }
-}
-
-/// Seconds until the proposal is another one; 0: it is not within `most`. `each`: every second.
-template <typename Each>
-std::uint64_t until_another(State& s, std::uint64_t most, Each&& each) {
-  const EpochId before = s.proposal->id;
-  for (std::uint64_t second = 1; second <= most; ++second) {
-    each(second);
-    static_cast<void>(step(s, Clock{s.now_s + 1, 0}));
-    if (!s.proposal || s.proposal->id != before) return second;
-  }
-  return 0;
-}
-std::uint64_t until_another(State& s, std::uint64_t most) {
-  return until_another(s, most, [](std::uint64_t) {});
 }
 
 TEST(Newcomers, one_that_is_never_ready_holds_the_members_for_thirty_seconds) {

@@ -10,6 +10,7 @@ using cast::member;
 using cast::peers;
 using cast::root;
 using cast::tell;
+using cast::until_another;
 
 State trio() { return in_office({member(1), member(2), member(3)}); }
 
@@ -28,21 +29,6 @@ void vote(State& s, std::initializer_list<StateRoot> roots) {
   std::uint64_t p = 0;
   for (const StateRoot& r : roots) static_cast<void>(tell(s, ++p, Vote{1, VoteKind::refresh, r}));
   ASSERT_TRUE(s.proposal && s.proposal->boundary);
-}
-
-/// Seconds until the proposal is another one; 0: it is not within `most`.
-template <typename Each>
-std::uint64_t until_another(State& s, std::uint64_t most, Each&& each) {
-  const EpochId before = s.proposal->id;
-  for (std::uint64_t second = 1; second <= most; ++second) {
-    each(second);
-    static_cast<void>(step(s, Clock{s.now_s + 1, 0}));
-    if (!s.proposal || s.proposal->id != before) return second;
-  }
-  return 0;
-}
-std::uint64_t until_another(State& s, std::uint64_t most) {
-  return until_another(s, most, [](std::uint64_t) {});
 }
 
 TEST(Unready, a_member_that_never_says_that_it_is_ready_goes_after_two_minutes) {

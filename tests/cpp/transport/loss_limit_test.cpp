@@ -29,7 +29,7 @@ bool limits_after(const LossLimit::Look& look, double seconds, LossLimit limit =
 
 TEST(LossLimit, losses_limit_what_carries_as_little_as_the_formula_says) {
   for (const double lost : {1e-4, 1e-3, 1e-2}) {
-    for (const std::uint64_t trip_us : {200U, 1000U, 4000U}) {
+    for (const std::uint64_t trip_us : {1000U, 2000U, 4000U}) {
       const double formula =
           1.22 * kPacket * 8 / std::sqrt(lost) / static_cast<double>(trip_us);  // Mbit/s
       EXPECT_TRUE(limits_after(look_at(0.6 * formula, lost, trip_us), 4)) << lost << " " << trip_us;
@@ -50,6 +50,18 @@ TEST(LossLimit, a_line_that_loses_nothing_is_not_limited_by_losses) {
 
 TEST(LossLimit, a_short_line_whose_long_queue_overflows_now_and_then_is_not_limited) {
   EXPECT_FALSE(limits_after(look_at(955, 1.2e-4, 100), 10));
+}
+
+TEST(LossLimit, a_fast_line_is_left_alone) {
+  EXPECT_TRUE(limits_after(look_at(2'000, 1e-4, 1000), 10));
+  EXPECT_FALSE(limits_after(look_at(10'000, 1e-4, 1000), 10));
+}
+
+TEST(LossLimit, a_peer_that_takes_nothing_for_a_while_says_nothing) {
+  LossLimit limit;
+  for (int i = 0; i < 100; ++i) limit.look(look_at(280, 1e-3, 1000));
+  for (int i = 0; i < 100; ++i) limit.look(look_at(0, 0, 1000));
+  EXPECT_TRUE(limit.limits());
 }
 
 TEST(LossLimit, the_first_seconds_say_nothing) {

@@ -60,10 +60,13 @@ TEST(ModelTrial, losses_come_back_where_they_carry_far_more) {
   EXPECT_FALSE(link.trial.by_model());
 }
 
-TEST(ModelTrial, a_fast_line_is_left_alone) {
+TEST(ModelTrial, a_peer_that_takes_nothing_in_the_middle_of_a_trial_does_not_fail_it) {
   PlayedTrial link;
-  link.run(1000, 2000, 600);
-  EXPECT_EQ(link.by_model_s, 0);
+  link.run(35, 115, 0.6);
+  ASSERT_TRUE(link.trial.on_trial());
+  link.run(0, 0, 3);
+  link.run(35, 115, 5);
+  EXPECT_TRUE(link.trial.by_model());
 }
 
 }  // namespace

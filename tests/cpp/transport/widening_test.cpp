@@ -240,14 +240,28 @@ TEST(Widening, dials_lanes_where_losses_are_the_limit_of_a_short_link_and_no_mod
   }
 }
 
-TEST(Widening, leaves_a_short_link_alone_whose_connections_have_the_model_of_their_host) {
-  Played link(true);
+TEST(Widening, over_a_short_link_without_a_model_has_no_fewer_lanes_than_threads) {
+  Played link(true, 3, /*model=*/false);
   be_short_and_lossy(link);
-  link.load.line.by_model = true;
+  link.load.lanes = link.used = 3;
   link.widening.wake();
-  ASSERT_TRUE(link.until([&] { return link.looks > 80; }));
-  EXPECT_TRUE(link.load.line.by_model);
-  EXPECT_EQ(link.dialled, 0U);
+  ASSERT_TRUE(link.until([&] {
+    EXPECT_GE(link.used, 3U);
+    return link.used > 3;
+  }));
+  EXPECT_LE(link.used, kWidestShortLanes);
+}
+
+TEST(Widening, leaves_a_short_link_alone_whose_connections_have_the_model_of_their_host) {
+  for (const bool allowed : {true, false}) {
+    Played link(true, 1, allowed);
+    be_short_and_lossy(link);
+    link.load.line.by_model = true;
+    link.widening.wake();
+    ASSERT_TRUE(link.until([&] { return link.looks > 80; }));
+    EXPECT_TRUE(link.load.line.by_model);
+    EXPECT_EQ(link.dialled, 0U);
+  }
 }
 
 TEST(Widening, a_lane_that_was_refused_is_not_dialled_again_at_once) {
