@@ -1,4 +1,4 @@
-"""Options of a process, and the only reader of the PCCL_* variables.
+"""Options of a process, of which the PCCL_* variables are defaults: their names and types.
 
 Precedence: argument, then variable, then default; resolved once, when the first group is made.
 Wrong values raise ValueError with the name, the value and what was expected. Loads without torch.

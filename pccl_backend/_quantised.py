@@ -166,7 +166,7 @@ class _Taken:
             self.from_sums = torch.zeros(own.numel(), dtype=torch.float32, device="cpu")
 
     def keep(self) -> None:
-        """The bucket is reduced. In the next average a word of this member counts 1 / size."""
+        """The bucket is reduced. Of what this member adds, the next average has 1 / size."""
         if self.from_sums is not None:
             self._own += self.from_sums.mul_(self._size).to(self._own.device)
         self._own.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is lost
@@ -190,8 +190,8 @@ class _Feedback:
         """Adds what was taken to the bucket; what is taken now is kept when that is said.
 
         If a reduction of this backward fails, all keep their old values: the step is not taken. If
-        the number of members changes, feedback begins anew: the words of a member count another
-        part then.
+        the number of members changes, feedback begins anew: an average has another part then of
+        what a member adds.
         """
         if _simulated.group_here() is not None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaos.lines import is_in_charge
 from conftest import PATIENCE_S, Master, Peer, wait_until
 from elastic_members import one, together
 
@@ -22,9 +23,5 @@ def train(peers: list[Peer], steps: int = 2) -> None:
 
 def role(master: Master) -> str:
     """What a master has said last about itself."""
-    text = "".join(master.errors)
-    said = {
-        "in charge": text.rfind("this master holds the lease"),
-        "stands by": max(text.rfind("standing by"), text.rfind("stands by")),
-    }
-    return max(said, key=lambda what: said[what]) if max(said.values()) >= 0 else ""
+    lead = is_in_charge("".join(master.errors).splitlines())
+    return "" if lead is None else "in charge" if lead else "stands by"

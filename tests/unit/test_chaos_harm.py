@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from chaos.harm import KINDS, Harms
+from chaos.lines import STANDS_BY, TAKES_OVER, GrowingFile
 from chaos.masters import Masters
 from chaos.world import MARGIN_S, Options, Span
+from conftest import ROOT
 from wan.wan import Wan
 
 MASTERS = 2
@@ -127,10 +129,10 @@ def test_harms_to_masters_and_etcds_put_no_member_at_risk_and_name_whom_they_str
 def test_who_is_in_charge_is_read_from_the_logs_of_the_masters(tmp_path: Path) -> None:
     several = masters()
     for server in several.all:
-        server.log_path = tmp_path / server.name
+        server.log = GrowingFile(tmp_path / server.name)
 
     def says(index: int, text: str) -> None:
-        with several.all[index].log_path.open("a") as file:
+        with several.all[index].log.path.open("a") as file:
             file.write(f"12:00:00.000 pccl[1] INFO {text}\n")
         several.all[index].look()
 
@@ -143,6 +145,22 @@ def test_who_is_in_charge_is_read_from_the_logs_of_the_masters(tmp_path: Path) -
     says(1, "this master holds the lease of the run")
     says(0, "this master is deposed: b holds the lease; it closes its connections and stands by")
     assert chief() == ["master 1"]
+
+
+def test_the_words_are_those_of_the_master() -> None:
+    source = (ROOT / "csrc" / "master" / "run_server.cpp").read_text()
+    for words in (*TAKES_OVER, *STANDS_BY):
+        assert words in source
+
+
+def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    file = GrowingFile(tmp_path / "log")
+    assert file.new_lines() == []
+    file.path.write_bytes(b"one\ntw")
+    assert file.new_lines() == ["one"]
+    assert file.new_lines() == []
+    file.path.write_bytes(b"one\ntwo\nthree\n")
+    assert file.new_lines() == ["two", "three"]
 
 
 def test_a_fault_shows_shortly_after_its_end_or_when_a_master_that_is_back_has_waited() -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chaos.lines import GrowingFile
 from chaos.run import why_not
 from chaos.world import NO_MASTER, Member, Options, Span, World
 
@@ -23,7 +24,7 @@ def test_a_rank_that_found_no_master_ends_its_replica(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         log = tmp_path / f"member-{number}.log"
         log.write_text("")
-        records = tmp_path / f"member-{number}.jsonl"
+        records = GrowingFile(tmp_path / f"member-{number}.jsonl")
         world.members.append(
             Member(number, 3, process, records, log, now, replica=replica, heard=now)
         )

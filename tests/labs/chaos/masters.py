@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.lines import GrowingFile, is_in_charge
 from wan.wan import Wan
 
 PORT = 48148
 ETCD_PORT, ETCD_PEER_PORT = 2379, 2380
 ETCDS = 3
 LEASE_S = 4.0
-TAKES_OVER = "this master holds the lease of the run"
-STANDS_BY = ("standing by:", "stands by")
 END_S = 30.0
 Popen = Callable[[int, list[str], Path], "subprocess.Popen[bytes]"]
 
@@ -32,26 +31,14 @@ class Server:
     name: str
     host: int
     command: list[str]
-    log_path: Path
+    log: GrowingFile
     process: subprocess.Popen[bytes] | None = None
     stopped: bool = False
     in_charge: bool = False
-    _offset: int = 0
 
     def look(self) -> None:
         """Is it in charge, by its own words?"""
-        if not self.log_path.exists():
-            return
-        with self.log_path.open("rb") as file:
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            if TAKES_OVER in line:
-                self.in_charge = True
-            elif any(words in line for words in STANDS_BY):
-                self.in_charge = False
+        self.in_charge = bool(is_in_charge(self.log.new_lines(), self.in_charge))
 
     def signal(self, number: int) -> None:
         if self.process is not None:
@@ -75,7 +62,10 @@ class Masters:
         etcd_hosts = list(range(count + 1, count + 1 + ETCDS)) if count > 1 else []
         self.etcds = [
             Server(
-                f"etcd {i}", host, self._etcd(wan, i, etcd_hosts, folder), folder / f"etcd-{i}.log"
+                f"etcd {i}",
+                host,
+                self._etcd(wan, i, etcd_hosts, folder),
+                GrowingFile(folder / f"etcd-{i}.log"),
             )
             for i, host in enumerate(etcd_hosts)
         ]
@@ -88,7 +78,7 @@ class Masters:
             if count > 1:
                 command += ["--lease", str(LEASE_S)]
             log = folder / ("master.log" if count == 1 else f"master-{i}.log")
-            self.all.append(Server(f"master {i}", host, command, log))
+            self.all.append(Server(f"master {i}", host, command, GrowingFile(log)))
         addresses = ",".join(f"{wan.address(host)}:{PORT}" for host in self.hosts)
         self.url = f"pccl://{addresses}/chaos"
 
@@ -107,7 +97,7 @@ class Masters:
         return [*command, "--initial-cluster", cluster, "--unsafe-no-fsync"]
 
     def start(self, server: Server) -> None:
-        server.process = self._popen(server.host, server.command, server.log_path)
+        server.process = self._popen(server.host, server.command, server.log.path)
 
     def in_charge(self) -> Server | None:
         """None while nobody is, as far as is known."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from carriers import CARRIERS
 from chaos import work
+from chaos.lines import GrowingFile
 from chaos.masters import ETCDS, LEASE_S, Masters, Server
 from wan.wan import Wan
 
@@ -74,7 +75,7 @@ class Member:
     number: int
     host: int
     process: subprocess.Popen[bytes]
-    records_path: Path
+    records: GrowingFile
     log_path: Path
     began: float
     replica: str = ""
@@ -87,21 +88,13 @@ class Member:
     leaving: bool = False
     stopped: bool = False
     risks: list[Span] = field(default_factory=list)  # in which it may be evicted
-    _offset: int = 0
 
     @property
     def alive(self) -> bool:
         return not self.ended
 
     def read(self) -> list[dict[str, Any]]:
-        if not self.records_path.exists():
-            return []
-        with self.records_path.open("rb") as file:
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        new = [json.loads(line) for line in whole.splitlines()]
+        new = [json.loads(line) for line in self.records.new_lines()]
         for line in new:
             self.last, self.heard = line["what"], line["time"]
             if line["what"] == "boundary" and not line["left"]:
@@ -197,7 +190,7 @@ class World:
         if size > 1:
             command += ["--replica", f"{replica}:{rank}:{size}"]
         process = self._popen(host, command, log)
-        records = self.folder / f"member-{number}.jsonl"
+        records = GrowingFile(self.folder / f"member-{number}.jsonl")
         began = time.time()
         member = Member(number, host, process, records, log, began, replica, heard=began)
         self.members.append(member)
