@@ -173,6 +173,8 @@ class PcclBackend final : public c10d::Backend {
   /// All steps for an operation of one part.
   WorkPtr post(Call& call, c10d::OpType type, Millis timeout, const Tensors& profiled,
                Tensors outputs);
+  /// Titles of the profiler's events, in gloo's words, as torch's own tests expect them.
+  [[nodiscard]] static const char* title_of(OpKind kind);
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
   /// Sends or receives a word of the monitored barrier.
   WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
