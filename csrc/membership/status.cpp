@@ -96,7 +96,8 @@ void describe_member(const State& s, MemberStatus& m) {
   }
   if (!report.started) return say(m, "connecting", "has not begun");
   if (stands(s, report)) {
-    return say(m, "boundary", "at the boundary of step " + std::to_string(report.step));
+    const char* where = report.finish ? "in finish, after step " : "at the boundary of step ";
+    return say(m, "boundary", where + std::to_string(report.step));
   }
   const OpKey issued = report.issued;
   std::string detail = "in step " + std::to_string(m.step);

@@ -65,6 +65,16 @@ TEST(Status, who_has_not_come_to_the_boundary_where_others_stand_is_late) {
   EXPECT_EQ(status.members[1].late_s, 5U);
 }
 
+TEST(Status, a_member_that_has_called_finish_is_said_to_be_there) {
+  State s = in_office({member(1), member(2)});
+  Vote vote{1, VoteKind::refresh, {}};
+  vote.finish = true;
+  static_cast<void>(tell(s, 1, vote));
+  const auto status = status_of(s, {});
+  EXPECT_EQ(status.members[0].doing, "boundary");
+  EXPECT_EQ(status.members[0].detail, "in finish, after step 1");
+}
+
 TEST(Status, says_who_waits_at_the_door_and_for_what) {
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
   cast::newcomer(s, member(3, "b", 0, 2));
