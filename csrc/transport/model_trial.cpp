@@ -12,7 +12,7 @@ constexpr std::uint64_t kTrialWindows = 4;  // the first of which says nothing
 // for the line (BBR looks for the shortest round trip every ten seconds).
 constexpr double kAsGood = 0.75;
 // And what losses have to bring that the model is left for: at first they have lost nothing.
-constexpr double kFarBetter = 1.1;
+constexpr double kLossesBetter = 1.1;
 constexpr std::uint64_t kLossesHold = 64;
 constexpr std::uint64_t kModelHold = 256;
 constexpr int kTrialDoublings = 4;
@@ -47,7 +47,7 @@ void ModelTrial::begin() {
 }
 
 void ModelTrial::settle(double rate) {
-  if (rate >= (by_model_ ? kFarBetter : kAsGood) * rate_) {
+  if (rate >= (by_model_ ? kLossesBetter : kAsGood) * rate_) {
     by_model_ = !by_model_;
     rate_ = rate;
     failed_ = 0;
