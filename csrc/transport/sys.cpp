@@ -112,27 +112,28 @@ std::string congestion_of(int fd) {
   return {name.data(), ::strnlen(name.data(), name.size())};
 }
 
-/// The BBR, or one of its kind, that the host has for all connections, if this process may put it
-/// off and have it back; else nothing. Asked once.
-const std::string& bbr_of_host() {
-  static const std::string name = [] {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return std::string();
-    std::string its = congestion_of(fd);
-    set_short_line_congestion(fd);
-    if (!its.starts_with("bbr") || !set_congestion(fd, its)) its.clear();
-    ::close(fd);
-    return its;
-  }();
-  return name;
-}
-
 /// What the host has for all connections. Asked once.
 const std::string& congestion_of_host() {
   static const std::string name = [] {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return std::string();
     std::string its = congestion_of(fd);
+    ::close(fd);
+    return its;
+  }();
+  return name;
+}
+
+/// That, if it is BBR, or one of its kind, which this process may put off and have back; else
+/// nothing. Asked once.
+const std::string& bbr_of_host() {
+  static const std::string name = [] {
+    std::string its = congestion_of_host();
+    if (!its.starts_with("bbr")) return std::string();
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return std::string();
+    set_short_line_congestion(fd);
+    if (!set_congestion(fd, its)) its.clear();
     ::close(fd);
     return its;
   }();
