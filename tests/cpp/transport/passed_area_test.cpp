@@ -156,10 +156,9 @@ std::shared_ptr<OwnArea> closed_area() {
 }
 
 TEST(PassedArea, an_area_that_is_none_or_cannot_be_passed_leaves_the_rings_and_the_other_area) {
-  set_log_level(LogLevel::debug);
   for (const bool closed : {false, true}) {
     for (const int lacks : {0, 1}) {
-      test::LogLines log;
+      test::LogLines log(LogLevel::debug);
       const auto bad = closed ? closed_area() : no_area_at_all();
       const std::shared_ptr<OwnArea> owns[2] = {lacks == 0 ? bad : an_area(),
                                                 lacks == 1 ? bad : an_area()};
@@ -176,23 +175,20 @@ TEST(PassedArea, an_area_that_is_none_or_cannot_be_passed_leaves_the_rings_and_t
       EXPECT_EQ(log.count("goes without"), 1U);
     }
   }
-  set_log_level(LogLevel::warning);
 }
 
 TEST(PassedArea, an_area_that_cannot_be_mapped_leaves_the_rings) {
   const auto own = an_area();  // which stays mapped
   LendingEnds pair(own, nullptr);
   bool begun = false;
-  set_log_level(LogLevel::debug);
   // Half of an area is left for the rings and for a sanitizer's own needs.
   test::limited_to(RLIMIT_AS, test::mapped_bytes() + kAreaBytes / 2, [&] {
-    test::LogLines log;
+    test::LogLines log(LogLevel::debug);
     begun = pair.begun();
     EXPECT_TRUE(pair.until([&] {
       return log.count("the area of the other process: shared memory cannot be mapped");
     }));
   });
-  set_log_level(LogLevel::warning);
   ASSERT_TRUE(begun);
   EXPECT_TRUE(works(pair));
   EXPECT_EQ(pair.ends[1]->carrier(), Stream::Carrier::shared_memory);

@@ -120,16 +120,22 @@ inline void pass(Loop& loop, std::uint64_t ms) {
   poll_until(loop, [&] { return watch.ms() >= static_cast<std::int64_t>(ms); });
 }
 
-/// Collects log lines while it lives.
+/// Collects log lines of this level and above while it lives.
 class LogLines {
  public:
-  LogLines() {
+  explicit LogLines(LogLevel from = LogLevel::info) {
+    set_log_level(from);
     set_log_sink([this](LogLevel, std::string_view text) {
       const std::lock_guard lock(mutex_);
       lines_.emplace_back(text);
     });
   }
-  ~LogLines() { set_log_sink({}); }
+  ~LogLines() {
+    set_log_sink({});
+    set_log_level(before_);
+  }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
   [[nodiscard]] std::size_t count(std::string_view part) {
     const std::lock_guard lock(mutex_);
     std::size_t found = 0;
@@ -144,6 +150,7 @@ class LogLines {
   }
 
  private:
+  const LogLevel before_ = log_level();
   std::mutex mutex_;
   std::vector<std::string> lines_;
 };
