@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,9 @@
 #include "engine/engine.h"
 
 namespace pccl {
+
+inline constexpr std::uint64_t kDrainMs =
+    5000;  // for functions of users, at the end of the process
 
 /// Thread-safe. Never destroyed: the engine's thread may outlive `main`.
 class EngineOwner {

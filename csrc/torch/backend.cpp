@@ -23,7 +23,6 @@ using WorkPtr = PcclBackend::WorkPtr;
 
 std::atomic<std::uint64_t> instances{0};     // of Backends in this process
 constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
-constexpr std::uint64_t kDrainMs = 5000;     // for callbacks of users, at the end of the process
 
 }  // namespace
 

@@ -2,11 +2,11 @@
 // Translates between Python values and the engine's, releases the GIL around every call that can
 // wait, and calls Python on threads of its own for events of the engine's thread, which never takes
 // the GIL.
+#include "torch/bind.h"
+
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@
 #include "python/engine_owner.h"
 #include "python/fields.h"
 #include "python/gil.h"
-#include "torch/bind_state.h"
+#include "python/python_threads.h"
 #include "torch/errors.h"
 #include "torch/group_context.h"
 #include "torch/process_group.h"
@@ -31,144 +31,8 @@ namespace pccl {
 namespace {
 
 namespace py = pybind11;
-using std::chrono::milliseconds;
-
-constexpr std::uint64_t kSliceMs = 100;   // between two looks at the signals
-constexpr std::uint64_t kDrainMs = 5000;  // for functions of users, at the end
-
-milliseconds to_milliseconds(double seconds) {
-  TORCH_CHECK_VALUE(seconds >= 0, "pccl: a time must not be negative, got ", seconds, " s");
-  constexpr double kMax = 1e12;  // about 30 years: "for ever", without an overflow anywhere
-  return milliseconds(static_cast<std::int64_t>(std::min(seconds * 1000 + 0.5, kMax)));
-}
-
-std::uint64_t to_ms(double seconds) {
-  return static_cast<std::uint64_t>(to_milliseconds(seconds).count());
-}
-
-// ------------------------------------------------------------------------------- threads of Python
-
-/// The queue for work that needs the GIL, filled by the engine's thread. Never destroyed, like the
-/// owner. Made on a thread of the program, whose signal mask its threads have.
-struct PythonThreads {
-  std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events", true);
-  std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log", true);
-  std::shared_ptr<Completions> releases = std::make_shared<Completions>("pccl-release", true);
-  std::atomic<bool> over{false};  // the interpreter is about to end: nothing calls it any more
-
-  static PythonThreads& instance() {
-    static auto* threads = new PythonThreads;
-    return *threads;
-  }
-};
-
-/// For tasks of PythonThreads: may they use Python? Such a thread keeps its Python state for good:
-/// a child that is forked while a state is made or deleted may hang (python/cpython#112275).
-bool enter_python() {
-  if (PythonThreads::instance().over.load() || Py_IsInitialized() == 0) return false;
-  static thread_local bool kept = false;
-  if (!std::exchange(kept, true)) {
-    static_cast<void>(PyGILState_Ensure());  // never released
-    PyEval_SaveThread();
-  }
-  return true;
-}
-
-/// A Python object that any thread may hold and release.
-std::shared_ptr<void> held(py::object object) {
-  PyObject* pointer = object.release().ptr();
-  return {pointer, [](void* raw) {
-            PythonThreads::instance().releases->run([raw] {
-              if (!enter_python()) return;
-              const GilAcquire gil;
-              call_or_stay([raw] { Py_DECREF(static_cast<PyObject*>(raw)); });
-            });
-          }};
-}
-
-/// Calls `held_function` with the result of `arguments`, under the GIL; logs an exception.
-template <typename Arguments>
-void call_python(const std::shared_ptr<void>& held_function, const char* what,
-                 Arguments arguments) {
-  if (!enter_python()) return;
-  const GilAcquire gil;
-  try {
-    const py::tuple given = arguments();
-    PyObject* result = call_or_stay([&] {
-      return PyObject_CallObject(static_cast<PyObject*>(held_function.get()), given.ptr());
-    });
-    if (result == nullptr) throw py::error_already_set();
-    Py_DECREF(result);
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable(what);
-  }
-}
 
 // ------------------------------------------------------------------------------- values
-
-py::list to_hex(const std::vector<PeerId>& peers) {
-  py::list list;
-  for (const PeerId peer : peers) list.append(to_string(peer));
-  return list;
-}
-
-StateRoot to_root(bool present, std::uint64_t revision, const py::bytes& digest) {
-  return {present, revision, present ? to_digest(digest) : Digest{}};
-}
-
-Snapshot to_snapshot(const StateRoot& root, const Items& items, py::object keep) {
-  Snapshot snapshot{root.digest, {}, held(std::move(keep))};
-  for (const auto& [address, bytes] : items) snapshot.items.push_back({to_pointer(address), bytes});
-  return snapshot;
-}
-
-py::dict to_dict(const StateRoot& root) {
-  py::dict dict;
-  dict["present"] = root.present;
-  dict["revision"] = root.revision;
-  dict["digest"] = to_bytes(root.digest);
-  return dict;
-}
-
-py::dict to_dict(const BoundaryEvent& event) {
-  using What = BoundaryEvent::What;
-  py::dict dict;
-  dict["what"] = event.what == What::hash    ? "hash"
-                 : event.what == What::fetch ? "fetch"
-                                             : "finished";
-  dict["step"] = event.step;
-  dict["voted"] = event.voted;
-  dict["admitted"] = event.admitted;
-  dict["left"] = event.left;
-  dict["ended"] = event.ended;
-  dict["contributors"] = event.contributors;
-  dict["root"] = to_dict(event.what == What::fetch ? event.plan.root : event.root);
-  if (event.what == What::fetch) {
-    dict["epoch"] = event.epoch.value;
-    dict["sources"] = to_hex(event.plan.sources);
-    dict["why"] = event.plan.why;
-  }
-  return dict;
-}
-
-py::dict to_dict(const GroupEvent& event) {
-  using What = GroupEvent::What;
-  static const std::map<What, const char*> kNames{{What::epoch, "epoch"},
-                                                  {What::master_lost, "master_lost"},
-                                                  {What::master_back, "master_back"},
-                                                  {What::evicted, "evicted"},
-                                                  {What::left, "left"}};
-  py::dict dict;
-  dict["what"] = kNames.at(event.what);
-  dict["epoch"] = to_string(event.epoch);
-  dict["lost"] = to_hex(event.lost);
-  dict["joined"] = to_hex(event.joined);
-  dict["lost_names"] = event.lost_names;
-  dict["joined_names"] = event.joined_names;
-  dict["members"] = event.members;
-  dict["text"] = event.text;
-  return dict;
-}
 
 /// `name` is empty: nobody has chosen.
 Plaintext to_plaintext(const std::string& name, bool has_tokens) {
@@ -217,28 +81,7 @@ EngineOptions to_options(const py::dict& dict) {
   return options;
 }
 
-Place to_place(const std::optional<py::dict>& dict) {
-  Place place;
-  if (!dict) return place;
-  Fields fields(*dict);
-  fields.take("replica", place.replica);
-  fields.take("attempt", place.attempt);
-  fields.take("rank", place.rank);
-  fields.take("size", place.size);
-  fields.refuse_others();
-  return place;
-}
-
 // ------------------------------------------------------------------------------- functions
-
-std::pair<int, int> join(std::vector<std::string> masters, std::string run,
-                         const std::optional<py::dict>& place, bool raises, double timeout_s) {
-  const JoinOptions options{std::move(masters), std::move(run), to_place(place), raises,
-                            to_ms(timeout_s)};
-  const GilRelease release;
-  const GroupView view = join_run(options);
-  return {view.rank, view.size};
-}
 
 bool is_elastic(const py::object& group) {
   if (py::isinstance<c10d::ProcessGroup>(group)) {
@@ -253,51 +96,12 @@ bool is_elastic(const py::object& group) {
   return false;
 }
 
-py::dict group_view() {
-  const auto engine = joined_engine();
-  const GroupView view = engine->view(kElasticGroup);
-  py::dict dict;
-  dict["rank"] = view.rank;
-  dict["size"] = view.size;
-  dict["epoch"] = to_string(view.epoch);
-  dict["epoch_number"] = view.epoch.value;
-  dict["step"] = view.step;
-  dict["numbering"] = to_hex(*view.numbering);
-  dict["ring"] = to_hex(*view.ring);
-  dict["lines"] = py::make_tuple(view.lines.farthest_us, view.lines.neighbour_us,
-                                 view.lines.mbit_per_s, view.lines.near_us, view.lines.local);
-  dict["sites"] = view.lines.sites;
-  dict["self"] = to_string(engine->handle("").peer);
-  dict["admitted"] = view.admitted;
-  dict["evicted"] = view.evicted;
-  dict["left"] = view.left;
-  dict["contributors"] = *view.contributors;
-  return dict;
-}
-
-void set_event_sink(const std::optional<py::function>& function) {
-  std::function<void(const GroupEvent&)> sink;
-  if (function) {
-    PythonThreads& threads = PythonThreads::instance();
-    sink = [&threads, target = held(*function)](const GroupEvent& event) {
-      threads.events->run([target, event] {
-        call_python(target, "the function of pccl's group events",
-                    [&] { return py::make_tuple(to_dict(event)); });
-      });
-    };
-  }
-  const GilRelease release;
-  EngineOwner::instance().set_event_sink(std::move(sink));
-}
-
 void set_log_sink_to(const std::optional<py::function>& function) {
   LogSink sink;
   if (function) {
-    PythonThreads& threads = PythonThreads::instance();
-    sink = [&threads, target = held(*function)](LogLevel level, std::string_view text) {
-      threads.logs->run([target, level, line = std::string(text)] {
-        call_python(target, "the function of pccl's log",
-                    [&] { return py::make_tuple(static_cast<int>(level), line); });
+    sink = [target = held(*function)](LogLevel level, std::string_view text) {
+      call_log_function(target, [level, line = std::string(text)] {
+        return py::make_tuple(static_cast<int>(level), line);
       });
     };
   }
@@ -305,120 +109,9 @@ void set_log_sink_to(const std::optional<py::function>& function) {
   set_log_sink(std::move(sink));
 }
 
-void leave(bool at_once) {
-  const auto engine = joined_engine();
-  const GilRelease release;
-  engine->run().leave(at_once);
-}
-
-void abort_run(const std::string& why) {
-  const auto engine = joined_engine();
-  const GilRelease release;
-  engine->abort(kElasticGroup, why);
-}
-
-// `talk` (_session.Talk) records the state of the conversation before Python can raise an exception
-// of a signal's handler: an interrupted call is continued by the next one.
-
-void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s,
-                    const py::object& talk, std::optional<std::uint64_t> finish) {
-  TORCH_CHECK_VALUE(kind == "refresh" || kind == "resume",
-                    "pccl: kind is 'refresh' or 'resume', got '", kind, "'");
-  const BoundaryRequest request{kind == "refresh" ? VoteKind::refresh : VoteKind::resume, verify,
-                                timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0,
-                                finish};
-  const auto engine = joined_engine();
-  Error error;
-  {
-    const GilRelease release;
-    error = engine->run().boundary_begin(request);
-  }
-  check(error);
-  talk.attr("is_open") = true;
-}
-
-bool boundary_next(double timeout_s, const py::object& talk) {
-  const auto engine = joined_engine();
-  std::uint64_t left_ms = to_ms(timeout_s);
-  std::optional<Result<BoundaryEvent>> event;
-  {
-    const GilRelease release;
-    for (;;) {
-      const std::uint64_t slice = std::min(left_ms, kSliceMs);
-      event = engine->run().boundary_next(slice);
-      if (event) break;
-      check_signals();
-      left_ms -= slice;
-      if (left_ms == 0) break;
-    }
-  }
-  if (!event) return false;
-  if (event->error().failed()) talk.attr("is_open") = false;
-  check(event->error());
-  talk.attr("unanswered") = to_dict(event->value());
-  return true;
-}
-
 void copy_results() {
   const GilRelease release;
   Uncopied::copy_all_that_is_done();
-}
-
-void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest,
-                   const Items& items, py::object keep) {
-  const StateRoot root = to_root(present, revision, digest);
-  Snapshot snapshot = to_snapshot(root, items, std::move(keep));
-  const auto engine = joined_engine();
-  const GilRelease release;
-  engine->run().boundary_root(root, std::move(snapshot));
-}
-
-bool boundary_adopt(std::uint64_t revision, const py::bytes& digest) {
-  const StateRoot root = to_root(true, revision, digest);
-  const auto engine = joined_engine();
-  std::shared_ptr<Ticket> ticket;
-  {
-    const GilRelease release;
-    ticket = engine->run().boundary_adopt(root);
-    ticket->wait(std::nullopt);
-  }
-  check(ticket->error());
-  return ticket->amount == 1;
-}
-
-void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& digest,
-                      const Items& items, py::object keep) {
-  const StateRoot root = to_root(present, revision, digest);
-  Snapshot snapshot = to_snapshot(root, items, std::move(keep));
-  const auto engine = joined_engine();
-  const GilRelease release;
-  engine->run().boundary_fetched(root, std::move(snapshot));
-}
-
-/// What the engine answers to a question. Raises where it does not.
-template <typename Question>
-auto answer_of(const Question& question) {
-  const GilRelease release;
-  auto answer = question();
-  check(answer.error());
-  return std::move(answer).value();
-}
-
-py::list in_flight() {
-  py::list list;
-  const auto engine = EngineOwner::instance().existing();
-  if (!engine) return list;
-  const auto operations = answer_of([&] { return engine->in_flight(kElasticGroup); });
-  for (const OpInFlight& operation : operations) {
-    py::dict dict;
-    dict["op"] = to_string(operation.op);
-    dict["kind"] = std::string(kind_name(operation.descriptor.kind));
-    dict["bytes_sent"] = operation.bytes_sent;
-    dict["bytes_received"] = operation.bytes_received;
-    dict["complete"] = operation.complete;
-    list.append(dict);
-  }
-  return list;
 }
 
 std::map<std::string, std::uint64_t> counters() {
@@ -464,18 +157,7 @@ void shut_down(const std::string& failure) {
   const GilRelease release;
   EngineOwner::instance().shutdown(failure);
   if (EngineOwner::instance().forked()) return;
-  PythonThreads& threads = PythonThreads::instance();
-  for (const auto& thread : {threads.events, threads.logs, threads.releases}) {
-    thread->drain(kDrainMs);
-  }
-}
-
-/// The program has ended, and a part of it goes on with the fixed groups.
-void leave_run(const std::string& failure) {
-  const GilRelease release;
-  if (EngineOwner::instance().forked()) return;
-  const auto engine = EngineOwner::instance().existing();
-  if (engine) engine->close(kElasticGroup, failure);
+  drain_python_threads();
 }
 
 /// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
@@ -484,12 +166,8 @@ void end(const std::string& failure) {
   interpreter_ends();
   shut_down(failure);
   const GilRelease release;
-  PythonThreads& threads = PythonThreads::instance();
-  threads.over.store(true);
-  if (EngineOwner::instance().forked()) return;
-  for (const auto& thread : {threads.events, threads.logs, threads.releases}) {
-    thread->drain(kDrainMs);
-  }
+  end_python_threads();
+  if (!EngineOwner::instance().forked()) drain_python_threads();
 }
 
 }  // namespace
@@ -587,8 +265,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         return as_sent(tensor, how);
       },
       py::arg("tensor"), py::arg("quantise"));
-  m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"), py::arg("raises"),
-        py::arg("timeout_s"));
   m.def(
       "create_elastic",
       [](double timeout_s, const std::string& name, const std::vector<std::string>& devices,
@@ -606,21 +282,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       },
       py::arg("timeout_s"));
   m.def("is_elastic", &is_elastic, py::arg("group"));
-  m.def("group_view", &group_view);
-  m.def("set_event_sink", &set_event_sink, py::arg("function"));
-  m.def("leave", &leave, py::arg("at_once"));
-  m.def("abort_run", &abort_run, py::arg("why"));
-  m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"), py::arg("timeout_s"),
-        py::arg("talk"), py::arg("finish") = py::none());
-  m.def("boundary_next", &boundary_next, py::arg("timeout_s"), py::arg("talk"));
   m.def("copy_results", &copy_results);
-  m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
-        py::arg("items"), py::arg("keep"));
-  m.def("boundary_adopt", &boundary_adopt, py::arg("revision"), py::arg("digest"));
-  m.def("boundary_fetched", &boundary_fetched, py::arg("present"), py::arg("revision"),
-        py::arg("digest"), py::arg("items"), py::arg("keep"));
+  bind_run(m);
   bind_state(m);
-  m.def("in_flight", &in_flight);
   m.def("counters", &counters);
   m.def("links", &links);
   m.def(
@@ -638,6 +302,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       },
       py::arg("what"));
   m.def("shutdown", [] { shut_down(""); });
-  m.def("leave_run", &leave_run, py::arg("failure"));
   m.def("end", &end, py::arg("failure"));
 }

@@ -1,7 +1,6 @@
-// See bind_state.h. A fetch runs on the caller's thread, without the GIL: that thread asks the
-// engine for one item after the other, hashes it on all cores, and may be interrupted.
-#include "torch/bind_state.h"
-
+// The part of the module that fetches a shared state. A fetch runs on the caller's thread, without
+// the GIL: that thread asks the engine for one item after the other, hashes it on all cores, and
+// may be interrupted.
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +10,7 @@
 #include "python/gil.h"
 #include "python/hash_items.h"
 #include "state/fetch.h"
+#include "torch/bind.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "torch/work.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "torch/completions.h"
+#include "python/completions.h"
 #include "torch/copy_back.h"
 #include "torch/staging.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "torch/completions.h"
+#include "python/completions.h"
 #include "torch/extent.h"
 
 namespace pccl {

@@ -1,4 +1,4 @@
-#include "torch/completions.h"
+#include "python/completions.h"
 
 #include <chrono>
 #include <exception>

@@ -1,16 +1,21 @@
-// Shared by bind.cpp and bind_state.cpp: conversions of digests, peers and memory from Python, and
-// the part of the module that fetches a shared state.
+// Shared by bind.cpp, bind_run.cpp and bind_state.cpp: conversions from Python, questions to the
+// engine, and the parts of the module.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "python/gil.h"
 #include "state/sha256.h"
+#include "torch/errors.h"
 
 namespace pccl {
 
@@ -40,6 +45,23 @@ inline PeerId to_peer(const std::string& hex) {
   return PeerId{std::stoull(hex, nullptr, 16)};
 }
 
+inline std::chrono::milliseconds to_milliseconds(double seconds) {
+  TORCH_CHECK_VALUE(seconds >= 0, "pccl: a time must not be negative, got ", seconds, " s");
+  constexpr double kMax = 1e12;  // about 30 years: "for ever", without an overflow anywhere
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds * 1000 + 0.5, kMax)));
+}
+
+/// What the engine answers to a question. Raises where it does not.
+template <typename Question>
+auto answer_of(const Question& question) {
+  const GilRelease release;
+  auto answer = question();
+  check(answer.error());
+  return std::move(answer).value();
+}
+
+/// What belongs to the process's run.
+void bind_run(pybind11::module_& m);
 /// `sha256`, `StateFetch`, `Turn` and `or_back`.
 void bind_state(pybind11::module_& m);
 
