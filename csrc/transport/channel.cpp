@@ -27,8 +27,7 @@ namespace pccl {
 namespace {
 
 constexpr std::size_t kReadBytes = 64U << 10;
-constexpr int kReadsMax = 16;             // in a row, then other sockets have their turn
-constexpr std::size_t kGatheredMax = 32;  // frames in one call
+constexpr int kReadsMax = 16;  // in a row, then other sockets have their turn
 constexpr std::size_t kUntrustedMax = 256;
 constexpr std::uint64_t kChannelUserTimeoutMs = 30000;
 // The dialling side may wait for room at the other side, and Linux counts that time too. The owner

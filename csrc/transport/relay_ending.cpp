@@ -15,7 +15,7 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLookMs = 100;  // whether a link that is leaving is needed still
+constexpr std::uint64_t kLeavingLookMs = 100;  // whether a link that is leaving is needed still
 constexpr std::string_view kClosed = "the peer has closed the link";
 
 }  // namespace
@@ -168,7 +168,7 @@ void RelayLinks::let_go(PeerId peer, bool in_order) {
     Leaving& leaving = leaving_[peer];
     leaving.moved = passage_->moved(peer) + copies_sent_;
     leaving.since_ms = clock_.now_ms();
-    leaving.look = clock_.timer(kLookMs, kLookMs, [this, peer] { look(peer); });
+    leaving.look = clock_.timer(kLeavingLookMs, kLeavingLookMs, [this, peer] { look(peer); });
     return;
   }
   passage_->unlink(peer);
@@ -208,7 +208,7 @@ void RelayLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done)
   if (closing_.empty()) return finish_shutdown(deadline_ms);
   // Of the time a part stays for the links that these go over.
   const std::uint64_t until_ms = clock_.now_ms() + deadline_ms;
-  shutdown_look_ = clock_.timer(kLookMs, kLookMs, [this, until_ms, deadline_ms] {
+  shutdown_look_ = clock_.timer(kLeavingLookMs, kLeavingLookMs, [this, until_ms, deadline_ms] {
     const std::uint64_t now = clock_.now_ms();
     if (!closing_.empty() && now + deadline_ms / 4 < until_ms) return;
     finish_shutdown(until_ms > now ? until_ms - now : 0);

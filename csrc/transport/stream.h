@@ -21,6 +21,8 @@ namespace pccl {
 class OwnArea;
 class PeerArea;
 
+inline constexpr std::size_t kGatheredMax = 32;  // frames that are written in one call
+
 /// Used on the loop's thread. No call blocks, and no callback comes from inside a call: readiness
 /// is reported from the loop.
 class Stream {

@@ -17,7 +17,6 @@ namespace {
 // Headers and messages are read into the buffer; payloads of segments go straight to their place.
 constexpr std::size_t kSmallBufferBytes = 256U << 10;
 constexpr std::size_t kBulkBufferBytes = 4096;
-constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
 // Under a rate a message waits so long behind segments that it must not overtake: a sixth of the
 // silence time-out, since a question and its answer may each wait at two processes.

@@ -18,7 +18,7 @@ constexpr std::size_t kJoiningMax = 32;
 constexpr std::uint64_t kLostMs = 1000;
 // A link that has carried so much over a short line will carry more, in bursts perhaps.
 constexpr std::uint64_t kWorthThreadsBytes = 64U << 20;
-constexpr std::uint64_t kRefusedMs = 600'000;  // then lanes are dialled again
+constexpr std::uint64_t kRefusedRestMs = 600'000;  // then lanes are dialled again
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void Widening::wake() {
 
 void Widening::lost() { rests_until_ms_ = loop_.now_ms() + kLostMs; }
 
-void Widening::refused() { not_before_ms_ = loop_.now_ms() + kRefusedMs; }
+void Widening::refused() { not_before_ms_ = loop_.now_ms() + kRefusedRestMs; }
 
 void Widening::look() {
   const LinkLoad load = calls_.load();

@@ -30,7 +30,7 @@ constexpr Quantisation kKinds[] = {Quantisation::int8_minmax, Quantisation::int8
                                    Quantisation::f8_e5m2};
 constexpr QuantisedChunks kSmall{.values = kQuantisedBlock, .under_way = 6};
 
-struct Case {
+struct QuantisedCase {
   std::uint32_t size = 2;
   std::size_t count = 1;
   Quantisation how = Quantisation::int8_minmax;
@@ -48,7 +48,7 @@ struct Case {
   }
 };
 
-CollectiveArgs args_of(const Case& c, std::uint32_t rank) {
+CollectiveArgs args_of(const QuantisedCase& c, std::uint32_t rank) {
   CollectiveArgs a;
   a.kind = OpKind::all_reduce;
   a.reduce = c.reduce;
@@ -61,7 +61,7 @@ CollectiveArgs args_of(const Case& c, std::uint32_t rank) {
   return a;
 }
 
-Values contribution(const Case& c, std::uint32_t rank) {
+Values contribution(const QuantisedCase& c, std::uint32_t rank) {
   Random random(c.seed * 100 + rank);
   Values values(c.count);
   for (float& value : values) {
@@ -94,7 +94,7 @@ Values sum_of(const std::vector<Values>& all, Quantisation how) {
 
 /// Contributions are added at each site, then the sums of the sites. An average is divided before
 /// the first of these is quantised.
-Values expected(const Case& c) {
+Values expected(const QuantisedCase& c) {
   const auto divided = [&](Values sum) {
     if (c.reduce == ReduceOp::avg) {
       finish_average(reinterpret_cast<std::byte*>(sum.data()), c.count, DType::f32, c.size);
@@ -137,7 +137,7 @@ struct Rank {
 
 class Ranks {
  public:
-  explicit Ranks(const Case& c) : case_(c), random_(c.seed) {
+  explicit Ranks(const QuantisedCase& c) : case_(c), random_(c.seed) {
     for (std::uint32_t r = 0; r < c.size; ++r) {
       args_.push_back(args_of(c, r));
       schedules_.push_back(quantised_all_reduce(args_.back(), c.chunks));
@@ -244,7 +244,7 @@ class Ranks {
     }
   }
 
-  Case case_;
+  QuantisedCase case_;
   Random random_;
   std::vector<CollectiveArgs> args_;
   std::vector<Schedule> schedules_;
@@ -253,7 +253,7 @@ class Ranks {
   std::vector<Task> tasks_;
 };
 
-void run_and_check(const Case& c) {
+void run_and_check(const QuantisedCase& c) {
   Ranks ranks(c);
   const Error error = ranks.check();
   ASSERT_FALSE(error.failed()) << c.text() << ": " << error.text;
@@ -281,14 +281,14 @@ TEST(Quantised, GivesTheSameBitsAtEveryRankInEveryInterleaving) {
   }
 }
 
-Case at(const Sites& sites, std::size_t count) {
+QuantisedCase at(const Sites& sites, std::size_t count) {
   return {.size = static_cast<std::uint32_t>(sites.size()), .count = count, .sites = sites};
 }
 
 TEST(Quantised, GivesTheSameBitsAtSites) {
   for (const Sites& sites : test::kMixedSites) {
     for (const std::size_t count : {0U, 1U, 257U, 1000U, 4096U, 10001U}) {
-      Case c = at(sites, count);
+      QuantisedCase c = at(sites, count);
       for (c.seed = 1; c.seed <= 6; ++c.seed) {
         c.reduce = c.seed % 3 == 0 ? ReduceOp::avg : ReduceOp::sum;
         c.how = kKinds[c.seed % std::size(kKinds)];
@@ -375,7 +375,7 @@ TEST(Quantised, NoRankSendsMuchMoreThanItsMates) {
 
 TEST(Quantised, SmallFloatsHoldTheAverageOfLargeValues) {
   for (const Sites& sites : {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, Sites{0, 0, 1, 1, 2, 2}}) {
-    Case c = at(sites, 300);
+    QuantisedCase c = at(sites, 300);
     c.how = Quantisation::f16;
     c.reduce = ReduceOp::avg;
     c.scale = 40000;
@@ -451,10 +451,10 @@ TEST(Quantised, SendsAsFewBytesAsADirectExchangeCan) {
 }
 
 TEST(Quantised, ASendDependsOnReceivesOfSmallerChannelsOnly) {
-  std::vector<Case> cases;
+  std::vector<QuantisedCase> cases;
   for (const std::uint32_t size : {2U, 3U, 7U}) cases.push_back({.size = size, .count = 20001});
   for (const Sites& sites : test::kMixedSites) cases.push_back(at(sites, 20001));
-  for (const Case& c : cases) {
+  for (const QuantisedCase& c : cases) {
     const Ranks ranks(c);
     for (const Schedule& schedule : ranks.schedules()) {
       std::vector<std::int64_t> newest(schedule.steps.size(), -1);  // channel of a receive before
@@ -484,7 +484,7 @@ TEST(Quantised, TheSelectionTakesItForEverySize) {
 }
 
 TEST(Quantised, TheCheckFindsCodesThatBreakItsRules) {
-  const Case c{.size = 2, .count = 1000};
+  const QuantisedCase c{.size = 2, .count = 1000};
   const auto error_of = [&](const auto& change) {
     std::vector<CollectiveArgs> args{args_of(c, 0), args_of(c, 1)};
     std::vector<Schedule> schedules;

@@ -10,9 +10,9 @@ namespace {
 constexpr std::uint64_t kRingElements = 33'001;   // above 256 KiB
 constexpr std::uint64_t kChainElements = 70'003;  // above 512 KiB
 
-const std::vector<OpKind> kKinds{OpKind::all_reduce,     OpKind::reduce,     OpKind::broadcast,
-                                 OpKind::all_gather,     OpKind::gather,     OpKind::scatter,
-                                 OpKind::reduce_scatter, OpKind::all_to_all, OpKind::barrier};
+const std::vector<OpKind> kOpKinds{OpKind::all_reduce,     OpKind::reduce,     OpKind::broadcast,
+                                   OpKind::all_gather,     OpKind::gather,     OpKind::scatter,
+                                   OpKind::reduce_scatter, OpKind::all_to_all, OpKind::barrier};
 
 bool rooted(OpKind kind) {
   return kind == OpKind::reduce || kind == OpKind::broadcast || kind == OpKind::gather ||
@@ -20,7 +20,7 @@ bool rooted(OpKind kind) {
 }
 
 TEST(Selection, EveryKindIsRightFor1To9RanksAndEveryRoot) {
-  for (const OpKind kind : kKinds) {
+  for (const OpKind kind : kOpKinds) {
     for (std::uint32_t size = 1; size <= 9; ++size) {
       for (std::uint32_t root = 0; root < (rooted(kind) ? size : 1); ++root) {
         for (const std::uint64_t count : {0, 1, 3, 64, 129}) {
@@ -41,7 +41,7 @@ TEST(Selection, EveryKindIsRightFor1To9RanksAndEveryRoot) {
 }
 
 TEST(Selection, EveryKindIsRightForLargeBuffers) {
-  for (const OpKind kind : kKinds) {
+  for (const OpKind kind : kOpKinds) {
     const bool chained = kind == OpKind::reduce || kind == OpKind::broadcast;
     for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
       run_and_check({.kind = kind,
@@ -303,7 +303,7 @@ class ChoiceDigest {
 
 TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
   ChoiceDigest digest;
-  for (const OpKind kind : kKinds) {
+  for (const OpKind kind : kOpKinds) {
     for (const std::uint32_t size : {2U, 3U, 4U, 7U, 64U, 65U}) {
       for (const std::uint64_t kib : {1, 32, 33, 64, 256, 257, 512, 1024, 4096}) {
         for (const std::uint32_t trip : {0U, 2'000U, 20'000U, 80'000U}) {
@@ -343,7 +343,7 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
 }
 
 TEST(Selection, EveryKindIsRightOverLongLines) {
-  for (const OpKind kind : kKinds) {
+  for (const OpKind kind : kOpKinds) {
     for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
       for (const std::uint64_t count :
            {std::uint64_t{0}, std::uint64_t{5}, kRingElements, kChainElements}) {

@@ -52,9 +52,9 @@ struct Memory {
 };
 
 /// The ranks of one operation.
-class Ranks {
+class BlamedRanks {
  public:
-  Ranks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory)
+  BlamedRanks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory)
       : lines_(what.lines) {
     if (what.sites > 0) {
       lines_.neighbour_us = lines_.farthest_us * what.sites / std::max(size, what.sites);
@@ -186,9 +186,9 @@ class Ranks {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
-constexpr std::uint64_t kSmall = 64;
-constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
-constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
+constexpr std::uint64_t kFewBytes = 64;
+constexpr std::uint64_t kParts = 256U << 10;     // one for each rank: too large to be sent directly
+constexpr std::uint64_t kManyPieces = 5U << 19;  // chains of more pieces than they have slots
 
 constexpr std::uint64_t kAreas = 12U << 20;           // through areas, of up to six ranks
 constexpr std::uint64_t kAreaParts = kAreas / 6 + 8;  // one for each rank
@@ -206,7 +206,7 @@ TEST_P(BlameOf, the_member_whose_data_are_lost_is_blamed_by_the_one_that_misses_
   Memory memory(what.bytes);
   std::size_t losses = 0;
   const auto check = [&](std::uint32_t size, std::uint32_t root, const Fault& fault) {
-    Ranks ranks(what, size, root, memory);
+    BlamedRanks ranks(what, size, root, memory);
     const bool lost = ranks.run(fault);
     losses += lost ? 1 : 0;
     const std::string text = std::to_string(size) + " ranks, root " + std::to_string(root) + ", " +
@@ -242,29 +242,29 @@ TEST_P(BlameOf, the_member_whose_data_are_lost_is_blamed_by_the_one_that_misses_
 INSTANTIATE_TEST_SUITE_P(
     Stall, BlameOf,
     ::testing::Values(
-        Collective{OpKind::all_reduce, kSmall}, Collective{OpKind::all_reduce, kLarge},
+        Collective{OpKind::all_reduce, kFewBytes}, Collective{OpKind::all_reduce, kManyPieces},
         Collective{OpKind::all_reduce, kAreas, false, kLocal},
         Collective{OpKind::all_gather, kAreaParts, false, kLocal},
         Collective{OpKind::reduce_scatter, kAreaParts, false, kLocal},
-        Collective{OpKind::reduce, kSmall, true}, Collective{OpKind::reduce, kLarge, true},
-        Collective{OpKind::broadcast, kSmall, true}, Collective{OpKind::broadcast, kLarge, true},
-        Collective{OpKind::all_gather, kSmall}, Collective{OpKind::all_gather, kParts},
-        Collective{OpKind::reduce_scatter, kSmall}, Collective{OpKind::reduce_scatter, kParts},
-        Collective{OpKind::gather, kSmall, true}, Collective{OpKind::scatter, kSmall, true},
-        Collective{OpKind::all_to_all, kSmall}, Collective{OpKind::barrier},
-        Collective{OpKind::all_reduce, kSmall, false, kFar},
+        Collective{OpKind::reduce, kFewBytes, true}, Collective{OpKind::reduce, kManyPieces, true},
+        Collective{OpKind::broadcast, kFewBytes, true},
+        Collective{OpKind::broadcast, kManyPieces, true}, Collective{OpKind::all_gather, kFewBytes},
+        Collective{OpKind::all_gather, kParts}, Collective{OpKind::reduce_scatter, kFewBytes},
+        Collective{OpKind::reduce_scatter, kParts}, Collective{OpKind::gather, kFewBytes, true},
+        Collective{OpKind::scatter, kFewBytes, true}, Collective{OpKind::all_to_all, kFewBytes},
+        Collective{OpKind::barrier}, Collective{OpKind::all_reduce, kFewBytes, false, kFar},
         Collective{OpKind::all_reduce, kParts, false, kFar},
-        Collective{OpKind::all_reduce, kSmall, false, kFar, 2},
-        Collective{OpKind::all_reduce, kLarge, false, kFar, 2},
-        Collective{OpKind::all_reduce, kLarge, false, kFar, 3},
+        Collective{OpKind::all_reduce, kFewBytes, false, kFar, 2},
+        Collective{OpKind::all_reduce, kManyPieces, false, kFar, 2},
+        Collective{OpKind::all_reduce, kManyPieces, false, kFar, 3},
         Collective{OpKind::all_gather, kParts, false, kFar},
         Collective{OpKind::reduce_scatter, kParts, false, kFar},
-        Collective{OpKind::broadcast, kSmall, true, kFar},
-        Collective{OpKind::reduce, kSmall, true, kFar},
+        Collective{OpKind::broadcast, kFewBytes, true, kFar},
+        Collective{OpKind::reduce, kFewBytes, true, kFar},
         Collective{OpKind::barrier, 0, false, kFar}),
     [](const auto& collective) {
       return std::string(kind_name(collective.param.kind)) +
-             (collective.param.bytes > kSmall ? "_large" : "") +
+             (collective.param.bytes > kFewBytes ? "_large" : "") +
              (collective.param.lines == kFar ? "_far" : "") +
              (collective.param.lines.local ? "_local" : "") +
              (collective.param.sites > 0 ? "_sites" + std::to_string(collective.param.sites) : "");

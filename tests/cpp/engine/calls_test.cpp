@@ -15,11 +15,11 @@ namespace {
 using Texts = std::vector<std::string>;
 
 /// Calls of a loop that is driven, stopped at the end.
-struct Driven {
-  Driven() {
+struct DrivenCalls {
+  DrivenCalls() {
     calls.start(loop, [](const Error&) {});
   }
-  ~Driven() {
+  ~DrivenCalls() {
     calls.stop([this] { loop.stop(); });
     calls.join();
   }
@@ -28,7 +28,7 @@ struct Driven {
 };
 
 TEST(Calls, a_question_has_its_answer_and_none_once_they_are_stopped) {
-  Driven d;
+  DrivenCalls d;
   EXPECT_EQ(d.calls.ask([] { return Texts{"a", "b"}; }).value(), (Texts{"a", "b"}));
   bool ran = false;
   d.calls.carry_out([&] { ran = true; });
@@ -38,7 +38,7 @@ TEST(Calls, a_question_has_its_answer_and_none_once_they_are_stopped) {
 }
 
 TEST(Calls, a_look_has_its_answer_while_much_is_posted) {
-  Driven d;
+  DrivenCalls d;
   std::atomic<int> ran = 0;
   for (int i = 0; i < 100; ++i) {
     d.calls.post(
@@ -54,7 +54,7 @@ TEST(Calls, a_look_has_its_answer_while_much_is_posted) {
 }
 
 TEST(Calls, a_call_that_breaks_the_engine_on_its_callers_thread_says_how) {
-  Driven d;
+  DrivenCalls d;
   for (int i = 0; i < 20; ++i) {  // the first ones find the engine's thread there, or not
     const auto ticket = d.calls.posted([i](const std::shared_ptr<Ticket>& done) {
       if (i == 19) throw std::runtime_error("planted");
@@ -68,7 +68,7 @@ TEST(Calls, a_call_that_breaks_the_engine_on_its_callers_thread_says_how) {
 }
 
 TEST(Calls, an_answer_that_comes_too_late_touches_nothing_of_the_one_who_asked) {
-  Driven d;
+  DrivenCalls d;
   const std::uint64_t limit_ms = 100;
   const auto stopped_for = std::chrono::milliseconds(limit_ms + 300);
   std::atomic<bool> begun = false;
@@ -85,7 +85,7 @@ TEST(Calls, an_answer_that_comes_too_late_touches_nothing_of_the_one_who_asked) 
 }
 
 TEST(Calls, a_question_that_is_destroyed_has_no_answer_at_once) {
-  Driven d;
+  DrivenCalls d;
   d.calls.post([] { throw std::runtime_error("planted"); });
   const auto began = std::chrono::steady_clock::now();
   // The first ones may come before the planted one has run.

@@ -91,8 +91,8 @@ class HeldNetwork final : public Network {
   TcpNetwork tcp_;
 };
 
-struct Member {
-  Member(Loop& loop, const std::string& master) : network(loop) {
+struct LateMember {
+  LateMember(Loop& loop, const std::string& master) : network(loop) {
     EngineOptions options;
     options.links.listen_hosts = {"127.0.0.1"};
     core = std::make_unique<EngineCore>(network, options);
@@ -125,8 +125,8 @@ class LateMismatch : public ::testing::Test {
     const auto port = server_->start();
     EXPECT_TRUE(port.ok());
     const std::string address = "127.0.0.1:" + std::to_string(port.value());
-    a = std::make_unique<Member>(loop, address);
-    b = std::make_unique<Member>(loop, address);
+    a = std::make_unique<LateMember>(loop, address);
+    b = std::make_unique<LateMember>(loop, address);
     EXPECT_TRUE(until([&] { return a->joined->done() && b->joined->done(); }));
   }
   bool until(const std::function<bool()>& done) {
@@ -139,7 +139,7 @@ class LateMismatch : public ::testing::Test {
   void commit_a_difference() {
     a->network.events->holds = b->network.events->holds = true;
     std::vector<std::shared_ptr<Ticket>> calls;
-    for (Member* member : {a.get(), b.get()}) {
+    for (LateMember* member : {a.get(), b.get()}) {
       const auto rank = static_cast<std::size_t>(member->rank());
       auto& values = memory_.emplace_back(6, 1.0F);
       calls.push_back(member->post(rooted(OpKind::reduce, 1 - member->rank(), rank, 2, values)));
@@ -157,7 +157,7 @@ class LateMismatch : public ::testing::Test {
   Loop loop;
   TcpNetwork tcp_{loop};
   std::unique_ptr<master::MasterServer> server_;
-  std::unique_ptr<Member> a, b;
+  std::unique_ptr<LateMember> a, b;
   std::deque<std::vector<float>> memory_;
 };
 

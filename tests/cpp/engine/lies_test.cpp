@@ -12,7 +12,7 @@ constexpr PeerId kReceiver{20};
 constexpr PeerId kSound{30};
 constexpr GroupId kGroup{1};
 constexpr EpochId kEpoch = EpochId::make(1, 1);
-constexpr std::uint32_t kMiB = kSegmentBytesMax;
+constexpr std::uint32_t kSegment = kSegmentBytesMax;
 
 class Lies : public ::testing::Test {
  protected:
@@ -46,22 +46,22 @@ class Lies : public ::testing::Test {
 
   std::deque<std::vector<float>> memory_;
   Node b{kReceiver};
-  std::vector<std::byte> junk = std::vector<std::byte>(kMiB, std::byte{0xEE});
+  std::vector<std::byte> junk = std::vector<std::byte>(kSegment, std::byte{0xEE});
 };
 
 TEST_F(Lies, an_offset_that_wraps_around_writes_nothing) {
-  constexpr std::size_t kFloats = kMiB / 4;
+  constexpr std::size_t kFloats = kSegment / 4;
   std::vector<float>& whole = memory(3 * kFloats);
   OpRequest request = message(OpKind::recv, 0, whole);
-  request.outputs = {{reinterpret_cast<std::byte*>(whole.data() + kFloats), kMiB}};
+  request.outputs = {{reinterpret_cast<std::byte*>(whole.data() + kFloats), kSegment}};
   const auto received = b.post(std::move(request));
-  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, kMiB});
+  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, kSegment});
   for (const auto& [offset, bytes] : std::initializer_list<std::pair<std::uint64_t, std::uint32_t>>{
            {~std::uint64_t{0} - 65535, 65536},
-           {~std::uint64_t{0} - kMiB + 1, kMiB},
-           {kMiB, kMiB},
+           {~std::uint64_t{0} - kSegment + 1, kSegment},
+           {kSegment, kSegment},
            {0, 4096},
-           {4, kMiB - 4}}) {
+           {4, kSegment - 4}}) {
     b.gets(kLiar, header(SegmentKind::message, {0, 0}, offset, bytes), junk.data());
     expect_given_up("no segment");
     b.links.given_up.clear();
@@ -72,9 +72,9 @@ TEST_F(Lies, an_offset_that_wraps_around_writes_nothing) {
 
 TEST_F(Lies, an_announcement_of_a_small_send_that_is_here_does_not_change_its_size) {
   b.gets(kLiar, header(SegmentKind::eager, {0, 0}, 0, 8), junk.data());
-  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, kMiB});
+  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, kSegment});
   expect_given_up("twice");
-  std::vector<float>& in = memory(kMiB / 4);
+  std::vector<float>& in = memory(kSegment / 4);
   EXPECT_EQ(outcome(b.post(message(OpKind::recv, 0, in))).code, ErrorCode::mismatch);
 }
 
@@ -100,8 +100,8 @@ TEST_F(Lies, memory_in_which_a_lane_writes_is_not_given_to_another_message) {
 
 TEST_F(Lies, segments_that_are_lost_while_they_are_read_take_no_memory) {
   const std::size_t before = b.pool.used_bytes();
-  for (std::uint64_t i = 0; i < 2 * kKeptBytesMax / kMiB; ++i) {
-    SegmentHeader early = header(SegmentKind::collective, {0, 5}, i * kMiB, kMiB);
+  for (std::uint64_t i = 0; i < 2 * kKeptBytesMax / kSegment; ++i) {
+    SegmentHeader early = header(SegmentKind::collective, {0, 5}, i * kSegment, kSegment);
     const Placement at = b.group->segment_header(kLiar, early);
     ASSERT_NE(at.to, nullptr);
     const auto owner = b.context.owners.find(static_cast<std::uint32_t>(at.token));
@@ -113,7 +113,7 @@ TEST_F(Lies, segments_that_are_lost_while_they_are_read_take_no_memory) {
 }
 
 TEST_F(Lies, a_small_send_is_small_and_whole) {
-  b.gets(kLiar, header(SegmentKind::eager, {0, 0}, 0, kMiB), junk.data());
+  b.gets(kLiar, header(SegmentKind::eager, {0, 0}, 0, kSegment), junk.data());
   expect_given_up("one segment");
   b.links.given_up.clear();
   b.gets(kLiar, header(SegmentKind::eager, {0, 0}, 4, 8), junk.data());
@@ -121,14 +121,14 @@ TEST_F(Lies, a_small_send_is_small_and_whole) {
 }
 
 TEST_F(Lies, a_segment_that_comes_twice_leaves_no_hole_in_a_receive) {
-  std::vector<float>& in = memory(kMiB / 2);  // two segments
+  std::vector<float>& in = memory(kSegment / 2);  // two segments
   const auto received = b.post(message(OpKind::recv, 0, in));
-  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, 2 * kMiB});
-  b.gets(kLiar, header(SegmentKind::message, {0, 0}, 0, kMiB), junk.data());
-  b.gets(kLiar, header(SegmentKind::message, {0, 0}, 0, kMiB), junk.data());
+  b.hears(kLiar, Announce{kGroup, kEpoch, 0, 0, 2 * kSegment});
+  b.gets(kLiar, header(SegmentKind::message, {0, 0}, 0, kSegment), junk.data());
+  b.gets(kLiar, header(SegmentKind::message, {0, 0}, 0, kSegment), junk.data());
   expect_given_up("twice");
   EXPECT_FALSE(received->done());
-  b.gets(kLiar, header(SegmentKind::message, {0, 0}, kMiB, kMiB), junk.data());
+  b.gets(kLiar, header(SegmentKind::message, {0, 0}, kSegment, kSegment), junk.data());
   expect_success(received);
 }
 
@@ -182,13 +182,13 @@ TEST_F(Lies, the_same_before_the_operation_is_issued) {
 
 TEST_F(Lies, who_ignores_its_window_loses_its_link_and_the_memory_is_bounded) {
   for (std::uint64_t i = 0; i < 400; ++i) {
-    b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kMiB), junk.data());
+    b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kSegment), junk.data());
   }
   expect_given_up("ignores its window");
   EXPECT_LE(b.pool.used_bytes(), kKeptBytesMax);
   EXPECT_EQ(b.context.kept_bytes.of(kSound), 0U);
-  b.gets(kSound, header(SegmentKind::collective, {0, 0}, 0, kMiB), junk.data());
-  EXPECT_EQ(b.context.kept_bytes.of(kSound), kMiB) << "of its own link";
+  b.gets(kSound, header(SegmentKind::collective, {0, 0}, 0, kSegment), junk.data());
+  EXPECT_EQ(b.context.kept_bytes.of(kSound), kSegment) << "of its own link";
 }
 
 TEST_F(Lies, short_segments_and_messages_count_as_what_they_cost) {
@@ -201,14 +201,14 @@ TEST_F(Lies, short_segments_and_messages_count_as_what_they_cost) {
   b.links.given_up.clear();
   b.group->stop();
   for (std::uint64_t i = 0; i < kKeptBytesMax / kKeptMessageBytes + 10; ++i) {
-    b.hears(kSound, Announce{kGroup, kEpoch, 0, i, kMiB});
+    b.hears(kSound, Announce{kGroup, kEpoch, 0, i, kSegment});
   }
   EXPECT_TRUE(b.links.given_up.empty()) << "of an epoch that has ended nothing is kept";
 }
 
 TEST_F(Lies, announcements_for_operations_that_are_never_called_are_bounded_too) {
   for (std::uint64_t i = 0; i < kKeptBytesMax / kKeptMessageBytes + 10; ++i) {
-    b.hears(kLiar, Announce{kGroup, kEpoch, 0, i, kMiB});
+    b.hears(kLiar, Announce{kGroup, kEpoch, 0, i, kSegment});
     if (!b.links.given_up.empty()) break;
   }
   expect_given_up("ignores its window");
@@ -216,12 +216,12 @@ TEST_F(Lies, announcements_for_operations_that_are_never_called_are_bounded_too)
 
 TEST_F(Lies, what_came_for_operations_that_were_not_called_goes_with_their_step) {
   for (std::uint64_t i = 0; i < 10; ++i) {
-    b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kMiB), junk.data());
+    b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kSegment), junk.data());
   }
-  b.gets(kLiar, header(SegmentKind::collective, {1, 0}, 0, kMiB), junk.data());
-  EXPECT_EQ(b.context.kept_bytes.of(kLiar), 11 * kMiB);
+  b.gets(kLiar, header(SegmentKind::collective, {1, 0}, 0, kSegment), junk.data());
+  EXPECT_EQ(b.context.kept_bytes.of(kLiar), 11 * kSegment);
   b.group->enter_step(1);
-  EXPECT_EQ(b.context.kept_bytes.of(kLiar), kMiB) << "of the step that begins";
+  EXPECT_EQ(b.context.kept_bytes.of(kLiar), kSegment) << "of the step that begins";
 }
 
 TEST_F(Lies, more_of_an_operation_than_there_is_of_it_is_not_kept_while_it_waits_for_its_turn) {
@@ -229,7 +229,7 @@ TEST_F(Lies, more_of_an_operation_than_there_is_of_it_is_not_kept_while_it_waits
   b.post(all_reduce(values));
   b.post(all_reduce(values));  // the same memory: it waits
   for (std::uint64_t i = 0; i < 100; ++i) {
-    SegmentHeader h = header(SegmentKind::collective, {0, 1}, i * kMiB, kMiB);
+    SegmentHeader h = header(SegmentKind::collective, {0, 1}, i * kSegment, kSegment);
     b.gets(kLiar, h, junk.data());
   }
   expect_given_up("than there is");
@@ -256,10 +256,10 @@ TEST_F(Lies, without_memory_an_operation_fails_and_the_engine_goes_on) {
   EXPECT_EQ(outcome(received).code, ErrorCode::no_memory) << "of its preimage";
   ASSERT_EQ(b.links.sent.size(), 1U) << "the sender is told";
 
-  SegmentHeader early = header(SegmentKind::collective, {0, 1}, 0, kMiB);
+  SegmentHeader early = header(SegmentKind::collective, {0, 1}, 0, kSegment);
   early.epoch = EpochId::make(1, 2);
   for (std::uint64_t i = 0; i < 4; ++i) {
-    early.offset = i * kMiB;
+    early.offset = i * kSegment;
     b.gets(kLiar, early, junk.data());
   }
   std::vector<float>& small = memory(4);

@@ -11,10 +11,10 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kWaitMs = 5000;
-const EpochId kFirst = EpochId::make(1, 1);
-const EpochId kSecond = EpochId::make(1, 2);
-const PeerId kA{2};
-const PeerId kB{3};
+const EpochId kFirstEpoch = EpochId::make(1, 1);
+const EpochId kSecondEpoch = EpochId::make(1, 2);
+const PeerId kPeerA{2};
+const PeerId kPeerB{3};
 
 peer::Connect proposal(EpochId epoch, const std::vector<PeerId>& peers,
                        std::map<PeerId, PeerId> via = {}) {
@@ -57,20 +57,21 @@ using Words = std::vector<std::string>;
 
 TEST(LinkKeeper, a_proposal_is_connected_when_its_last_link_is_up) {
   LinkKeeper keeper;
-  const auto moves = keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
+  const auto moves =
+      keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}, {{kPeerB, kPeerA}}), 0, kWaitMs);
   ASSERT_EQ(moves.dials.size(), 2U);
   EXPECT_FALSE(moves.dials[0].via);
-  EXPECT_EQ(moves.dials[1].via, kA);
+  EXPECT_EQ(moves.dials[1].via, kPeerA);
   EXPECT_EQ(moves.dials[1].deadline_ms, kWaitMs);
-  EXPECT_TRUE(words(keeper.up(kA)).empty());
-  EXPECT_EQ(words(keeper.up(kB)), Words{"up " + to_string(kFirst)});
-  EXPECT_TRUE(words(keeper.up(kB)).empty());
+  EXPECT_TRUE(words(keeper.up(kPeerA)).empty());
+  EXPECT_EQ(words(keeper.up(kPeerB)), Words{"up " + to_string(kFirstEpoch)});
+  EXPECT_TRUE(words(keeper.up(kPeerB)).empty());
 }
 
 TEST(LinkKeeper, a_proposal_of_nobody_else_is_connected_at_once) {
   LinkKeeper keeper;
-  EXPECT_EQ(words(keeper.propose(proposal(kFirst, {}), 0, kWaitMs)),
-            Words{"up " + to_string(kFirst)});
+  EXPECT_EQ(words(keeper.propose(proposal(kFirstEpoch, {}), 0, kWaitMs)),
+            Words{"up " + to_string(kFirstEpoch)});
 }
 
 Handle handle_of(PeerId peer) {
@@ -83,160 +84,163 @@ LinkKeeper::Now outside(EpochId epoch) { return {0, epoch, false, false}; }
 
 TEST(LinkKeeper, a_link_that_is_tried_is_told_of_once_and_needed_until_it_is_dropped) {
   LinkKeeper keeper;
-  const auto moves = keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  const auto moves = keeper.try_links({{handle_of(kPeerA), handle_of(kPeerB)}, {}}, kRedialMs);
   ASSERT_EQ(moves.dials.size(), 2U);
   EXPECT_FALSE(moves.dials[0].via);
   EXPECT_EQ(moves.dials[0].deadline_ms, kRedialMs);
-  EXPECT_TRUE(words(keeper.up(kA)).empty()) << "one message tells of both";
-  EXPECT_TRUE(words(keeper.up(kA)).empty());
-  EXPECT_EQ(words(keeper.down(kB, "no answer", Down::unopened, outside(kFirst))),
+  EXPECT_TRUE(words(keeper.up(kPeerA)).empty()) << "one message tells of both";
+  EXPECT_TRUE(words(keeper.up(kPeerA)).empty());
+  EXPECT_EQ(words(keeper.down(kPeerB, "no answer", Down::unopened, outside(kFirstEpoch))),
             (Words{"has 2", "has not 3"}));
-  EXPECT_TRUE(keeper.tries(kA));
-  EXPECT_FALSE(keeper.tries(kB)) << "it is tried again when the master says so";
-  EXPECT_EQ(words(keeper.try_links({{handle_of(kA)}, {}}, kRedialMs)), Words{});
-  EXPECT_EQ(words(keeper.up(kA)), Words{"has 2"}) << "asked again, it answers again";
-  (void)keeper.try_links({{}, {kA}}, kRedialMs);
-  EXPECT_FALSE(keeper.tries(kA));
-  EXPECT_TRUE(words(keeper.down(kA, "reset", Down::lost, outside(kFirst))).empty());
+  EXPECT_TRUE(keeper.tries(kPeerA));
+  EXPECT_FALSE(keeper.tries(kPeerB)) << "it is tried again when the master says so";
+  EXPECT_EQ(words(keeper.try_links({{handle_of(kPeerA)}, {}}, kRedialMs)), Words{});
+  EXPECT_EQ(words(keeper.up(kPeerA)), Words{"has 2"}) << "asked again, it answers again";
+  (void)keeper.try_links({{}, {kPeerA}}, kRedialMs);
+  EXPECT_FALSE(keeper.tries(kPeerA));
+  EXPECT_TRUE(words(keeper.down(kPeerA, "reset", Down::lost, outside(kFirstEpoch))).empty());
 }
 
 TEST(LinkKeeper, a_tried_link_waits_for_another_one_no_longer_than_a_tick) {
   LinkKeeper keeper;
-  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  (void)keeper.try_links({{handle_of(kPeerA), handle_of(kPeerB)}, {}}, kRedialMs);
   EXPECT_TRUE(words(keeper.tell_tried()).empty());
-  EXPECT_TRUE(words(keeper.up(kA)).empty());
+  EXPECT_TRUE(words(keeper.up(kPeerA)).empty());
   EXPECT_EQ(words(keeper.tell_tried()), Words{"has 2"});
   EXPECT_TRUE(words(keeper.tell_tried()).empty());
-  EXPECT_EQ(words(keeper.up(kB)), Words{"has 3"});
-  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
-  (void)keeper.up(kA);
+  EXPECT_EQ(words(keeper.up(kPeerB)), Words{"has 3"});
+  (void)keeper.try_links({{handle_of(kPeerA), handle_of(kPeerB)}, {}}, kRedialMs);
+  (void)keeper.up(kPeerA);
   (void)keeper.try_none();
   EXPECT_TRUE(words(keeper.tell_tried()).empty()) << "a new master asks anew";
-  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
-  EXPECT_TRUE(words(keeper.down(kA, "no answer", Down::unopened, outside(kFirst))).empty());
-  (void)keeper.try_links({{}, {kA}}, kRedialMs);
-  EXPECT_EQ(words(keeper.up(kB)), Words{"has 3"}) << "of a link that is wanted no more";
+  (void)keeper.try_links({{handle_of(kPeerA), handle_of(kPeerB)}, {}}, kRedialMs);
+  EXPECT_TRUE(
+      words(keeper.down(kPeerA, "no answer", Down::unopened, outside(kFirstEpoch))).empty());
+  (void)keeper.try_links({{}, {kPeerA}}, kRedialMs);
+  EXPECT_EQ(words(keeper.up(kPeerB)), Words{"has 3"}) << "of a link that is wanted no more";
 }
 
 TEST(LinkKeeper, a_tried_link_that_is_lost_is_dialled_again_and_stops_no_epoch) {
   LinkKeeper keeper;
-  (void)keeper.try_links({{handle_of(kA)}, {}}, kRedialMs);
-  (void)keeper.up(kA);
-  const auto moves = keeper.down(kA, "reset", Down::lost, outside(kFirst));
+  (void)keeper.try_links({{handle_of(kPeerA)}, {}}, kRedialMs);
+  (void)keeper.up(kPeerA);
+  const auto moves = keeper.down(kPeerA, "reset", Down::lost, outside(kFirstEpoch));
   EXPECT_EQ(moves.dials.size(), 1U);
   EXPECT_TRUE(words(moves).empty());
   EXPECT_FALSE(moves.again);
-  EXPECT_EQ(words(keeper.down(kA, "refused", Down::refused, outside(kFirst))), Words{"has not 2"});
+  EXPECT_EQ(words(keeper.down(kPeerA, "refused", Down::refused, outside(kFirstEpoch))),
+            Words{"has not 2"});
 }
 
 TEST(LinkKeeper, a_tried_link_becomes_one_of_the_proposal) {
   LinkKeeper keeper;
-  (void)keeper.try_links({{handle_of(kA)}, {}}, kRedialMs);
-  (void)keeper.up(kA);
-  (void)keeper.propose(proposal(kSecond, {kA}), 0, kWaitMs);
-  EXPECT_EQ(words(keeper.up(kA)), Words{"up " + to_string(kSecond)});
-  (void)keeper.propose(proposal(EpochId::make(1, 3), {kB}), 0, kWaitMs);
-  EXPECT_TRUE(keeper.tries(kA)) << "left out of the proposal, it is kept for a later one";
-  keeper.stop_trying(kA);
-  EXPECT_FALSE(keeper.tries(kA));
-  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
-  EXPECT_EQ(keeper.try_none(), (std::vector<PeerId>{kA, kB}));
-  EXPECT_FALSE(keeper.tries(kA));
+  (void)keeper.try_links({{handle_of(kPeerA)}, {}}, kRedialMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.propose(proposal(kSecondEpoch, {kPeerA}), 0, kWaitMs);
+  EXPECT_EQ(words(keeper.up(kPeerA)), Words{"up " + to_string(kSecondEpoch)});
+  (void)keeper.propose(proposal(EpochId::make(1, 3), {kPeerB}), 0, kWaitMs);
+  EXPECT_TRUE(keeper.tries(kPeerA)) << "left out of the proposal, it is kept for a later one";
+  keeper.stop_trying(kPeerA);
+  EXPECT_FALSE(keeper.tries(kPeerA));
+  (void)keeper.try_links({{handle_of(kPeerA), handle_of(kPeerB)}, {}}, kRedialMs);
+  EXPECT_EQ(keeper.try_none(), (std::vector<PeerId>{kPeerA, kPeerB}));
+  EXPECT_FALSE(keeper.tries(kPeerA));
 }
 
 TEST(LinkKeeper, a_link_of_the_epoch_before_that_ends_is_dialled_for_the_rest_of_the_time) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kSecond, {kA}), 1000, kWaitMs);
-  auto moves = keeper.down(kA, "reset", Down::lost, running(kFirst, 3000));
+  (void)keeper.propose(proposal(kSecondEpoch, {kPeerA}), 1000, kWaitMs);
+  auto moves = keeper.down(kPeerA, "reset", Down::lost, running(kFirstEpoch, 3000));
   ASSERT_EQ(moves.dials.size(), 1U);
   EXPECT_EQ(moves.dials[0].deadline_ms, 3000U);
   EXPECT_TRUE(moves.events.empty());
-  moves = keeper.down(kA, "reset", Down::lost, running(kFirst, 1000 + kWaitMs));
+  moves = keeper.down(kPeerA, "reset", Down::lost, running(kFirstEpoch, 1000 + kWaitMs));
   EXPECT_TRUE(moves.dials.empty());
-  EXPECT_EQ(words(moves), Words{"failed " + to_string(kSecond) + " 2"});
+  EXPECT_EQ(words(moves), Words{"failed " + to_string(kSecondEpoch) + " 2"});
 }
 
 TEST(LinkKeeper, a_link_that_nobody_answers_fails_the_proposal) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA, kB}), 0, kWaitMs);
-  EXPECT_EQ(words(keeper.down(kA, "no answer", Down::unopened, running(EpochId{}))),
-            Words{"failed " + to_string(kFirst) + " 2"});
-  EXPECT_EQ(words(keeper.down(kB, "refused", Down::refused, running(EpochId{}))),
-            (Words{"refused 3", "failed " + to_string(kFirst) + " 3"}));
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}), 0, kWaitMs);
+  EXPECT_EQ(words(keeper.down(kPeerA, "no answer", Down::unopened, running(EpochId{}))),
+            Words{"failed " + to_string(kFirstEpoch) + " 2"});
+  EXPECT_EQ(words(keeper.down(kPeerB, "refused", Down::refused, running(EpochId{}))),
+            (Words{"refused 3", "failed " + to_string(kFirstEpoch) + " 3"}));
 }
 
 TEST(LinkKeeper, a_link_of_a_member_is_evidence_once_and_dialled_again) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA}), 0, kWaitMs);
-  (void)keeper.up(kA);
-  const auto moves = keeper.down(kA, "reset", Down::lost, running(kFirst));
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA}), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  const auto moves = keeper.down(kPeerA, "reset", Down::lost, running(kFirstEpoch));
   EXPECT_TRUE(moves.again);
   ASSERT_EQ(moves.dials.size(), 1U);
   EXPECT_EQ(moves.dials[0].deadline_ms, kRedialMs);
   EXPECT_EQ(words(moves), Words{"closed 2"});
-  EXPECT_TRUE(keeper.dialling(kA));
-  EXPECT_EQ(words(keeper.up(kA)), Words{"back 2"});
+  EXPECT_TRUE(keeper.dialling(kPeerA));
+  EXPECT_EQ(words(keeper.up(kPeerA)), Words{"back 2"});
 }
 
 TEST(LinkKeeper, a_link_over_a_relay_that_ends_is_no_evidence) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
-  (void)keeper.up(kA);
-  (void)keeper.up(kB);
-  const auto moves = keeper.down(kB, "reset", Down::lost, running(kFirst));
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}, {{kPeerB, kPeerA}}), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.up(kPeerB);
+  const auto moves = keeper.down(kPeerB, "reset", Down::lost, running(kFirstEpoch));
   EXPECT_TRUE(moves.events.empty());
   ASSERT_EQ(moves.dials.size(), 1U);
-  EXPECT_EQ(moves.dials[0].via, kA);
+  EXPECT_EQ(moves.dials[0].via, kPeerA);
 }
 
 TEST(LinkKeeper, a_link_over_a_relay_that_comes_back_for_the_next_proposal_is_part_of_that) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
-  (void)keeper.up(kA);
-  (void)keeper.up(kB);
-  (void)keeper.down(kB, "reset", Down::lost, running(kFirst));
-  (void)keeper.propose(proposal(kSecond, {kB}), 0, kWaitMs);
-  EXPECT_EQ(words(keeper.up(kB)), Words{"up " + to_string(kSecond)});
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}, {{kPeerB, kPeerA}}), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.up(kPeerB);
+  (void)keeper.down(kPeerB, "reset", Down::lost, running(kFirstEpoch));
+  (void)keeper.propose(proposal(kSecondEpoch, {kPeerB}), 0, kWaitMs);
+  EXPECT_EQ(words(keeper.up(kPeerB)), Words{"up " + to_string(kSecondEpoch)});
 }
 
 TEST(LinkKeeper, a_relay_that_changes_what_it_passes_on_is_given_up_at_once) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
-  (void)keeper.up(kA);
-  (void)keeper.up(kB);
-  const auto moves = keeper.down(kB, "changed", Down::spoiled, running(kFirst));
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}, {{kPeerB, kPeerA}}), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.up(kPeerB);
+  const auto moves = keeper.down(kPeerB, "changed", Down::spoiled, running(kFirstEpoch));
   EXPECT_TRUE(moves.dials.empty());
   EXPECT_FALSE(moves.again);
-  EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirst) + " 3"});
-  EXPECT_FALSE(keeper.dialling(kB));
+  EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirstEpoch) + " 3"});
+  EXPECT_FALSE(keeper.dialling(kPeerB));
 }
 
 LinkKeeper connected(std::map<PeerId, PeerId> via = {}) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA, kB}, std::move(via)), 0, kWaitMs);
-  (void)keeper.up(kA);
-  (void)keeper.up(kB);
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA, kPeerB}, std::move(via)), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.up(kPeerB);
   return keeper;
 }
 
-/// How many times the link to kB ends, `apart_ms` after the time before, until it is given up; 0:
-/// it is not. An operation succeeds after each third end, if any does.
+/// How many times the link to kPeerB ends, `apart_ms` after the time before, until it is given up;
+/// 0: it is not. An operation succeeds after each third end, if any does.
 unsigned ends_borne(LinkKeeper keeper, std::uint64_t apart_ms, bool succeeds = false) {
   for (unsigned ends = 1; ends <= 100; ++ends) {
-    const auto moves = keeper.down(kB, "cut", Down::lost, running(kFirst, ends * apart_ms));
+    const auto moves =
+        keeper.down(kPeerB, "cut", Down::lost, running(kFirstEpoch, ends * apart_ms));
     if (!moves.again) {
-      EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirst) + " 3"});
+      EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirstEpoch) + " 3"});
       return ends;
     }
     EXPECT_EQ(moves.dials.size(), 1U);
-    (void)keeper.up(kB);
+    (void)keeper.up(kPeerB);
     if (succeeds && ends % 3 == 0) keeper.succeeded();
   }
   return 0;
 }
 
 TEST(LinkKeeper, a_link_that_ends_again_and_again_in_one_operation_is_given_up) {
-  for (const std::map<PeerId, PeerId>& via : {std::map<PeerId, PeerId>{{kB, kA}}, {}}) {
+  for (const std::map<PeerId, PeerId>& via : {std::map<PeerId, PeerId>{{kPeerB, kPeerA}}, {}}) {
     EXPECT_EQ(ends_borne(connected(via), 1000), 8U);
     EXPECT_EQ(ends_borne(connected(via), 61'000), 0U) << "it has held for a minute each time";
     EXPECT_EQ(ends_borne(connected(via), 1000, true), 0U) << "operations succeed in between";
@@ -245,18 +249,19 @@ TEST(LinkKeeper, a_link_that_ends_again_and_again_in_one_operation_is_given_up) 
 
 TEST(LinkKeeper, a_link_that_is_not_back_in_time_fails_the_epoch_that_runs) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA}), 0, kWaitMs);
-  (void)keeper.up(kA);
-  (void)keeper.down(kA, "reset", Down::lost, running(kFirst));
-  EXPECT_EQ(words(keeper.down(kA, "no answer", Down::unopened, running(kFirst))),
-            Words{"failed " + to_string(kFirst) + " 2"});
-  EXPECT_FALSE(keeper.dialling(kA));
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA}), 0, kWaitMs);
+  (void)keeper.up(kPeerA);
+  (void)keeper.down(kPeerA, "reset", Down::lost, running(kFirstEpoch));
+  EXPECT_EQ(words(keeper.down(kPeerA, "no answer", Down::unopened, running(kFirstEpoch))),
+            Words{"failed " + to_string(kFirstEpoch) + " 2"});
+  EXPECT_FALSE(keeper.dialling(kPeerA));
 }
 
 TEST(LinkKeeper, a_link_of_a_stranger_says_nothing) {
   LinkKeeper keeper;
-  (void)keeper.propose(proposal(kFirst, {kA}), 0, kWaitMs);
-  const auto moves = keeper.down(kB, "reset", Down::lost, {0, kFirst, false, /*member=*/false});
+  (void)keeper.propose(proposal(kFirstEpoch, {kPeerA}), 0, kWaitMs);
+  const auto moves =
+      keeper.down(kPeerB, "reset", Down::lost, {0, kFirstEpoch, false, /*member=*/false});
   EXPECT_TRUE(moves.dials.empty());
   EXPECT_TRUE(moves.events.empty());
 }

@@ -15,7 +15,8 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLarge = (2U << 20) + 1001;  // values; more bytes than are kept in caches
+constexpr std::uint64_t kBeyondCaches =
+    (2U << 20) + 1001;  // values; more bytes than are kept in caches
 constexpr std::uint64_t kSmall = 100000;
 constexpr std::size_t kPart = 128U << 10;
 constexpr float kBefore = -1.0F;  // in the outputs
@@ -197,7 +198,7 @@ class Ranks {
 
 TEST(Operation, gives_the_same_bits_in_parts_and_restores_what_it_has_written) {
   for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::broadcast}) {
-    for (const std::uint64_t count : {kSmall, kLarge}) {
+    for (const std::uint64_t count : {kSmall, kBeyondCaches}) {
       for (const std::uint32_t size : {2U, 3U}) {
         Ranks whole(kind, size, count, /*in_place=*/false);
         Ranks in_parts(kind, size, count, /*in_place=*/true);
@@ -214,10 +215,10 @@ TEST(Operation, gives_the_same_bits_in_parts_and_restores_what_it_has_written) {
 
 TEST(Operation, that_stops_within_a_segment_undoes_its_parts_and_is_right_in_its_next_run) {
   for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::broadcast}) {
-    Ranks whole(kind, 3, kLarge, /*in_place=*/false);
+    Ranks whole(kind, 3, kBeyondCaches, /*in_place=*/false);
     whole.run();
     for (const std::size_t parts : {1U, 3U, 8U, 9U, 60U}) {
-      Ranks lost(kind, 3, kLarge, /*in_place=*/true);
+      Ranks lost(kind, 3, kBeyondCaches, /*in_place=*/true);
       lost.run_until(parts);
       EXPECT_TRUE(lost.untouched()) << kind_name(kind) << " " << parts;
       lost.run();
@@ -286,7 +287,7 @@ TEST(Operation, that_averages_quantised_values_keeps_what_the_codes_of_sums_take
 
 TEST(Operation, copies_a_small_output_through_the_caches_and_a_large_one_around_them) {
   Ranks small(OpKind::broadcast, 2, kSmall, /*in_place=*/true);
-  Ranks large(OpKind::broadcast, 2, kLarge, /*in_place=*/true);
+  Ranks large(OpKind::broadcast, 2, kBeyondCaches, /*in_place=*/true);
   small.run();
   large.run();
   EXPECT_EQ(small.shown_in_parts(), 0U);
@@ -295,13 +296,13 @@ TEST(Operation, copies_a_small_output_through_the_caches_and_a_large_one_around_
 
 TEST(Operation, copies_an_input_that_lies_across_its_output) {
   BufferPool pool(1U << 20);
-  Values memory(kLarge + 10);
+  Values memory(kBeyondCaches + 10);
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i % 997);
   const Values before = memory;
   const Buffer all = bytes_of(memory);
   constexpr std::uint64_t kShift = 10 * sizeof(float);
   OpRequest request;
-  request.descriptor = {OpKind::all_reduce, ReduceOp::sum, DType::f32, -1, kLarge};
+  request.descriptor = {OpKind::all_reduce, ReduceOp::sum, DType::f32, -1, kBeyondCaches};
   request.inputs = {{all.data + kShift, all.bytes - kShift}};
   request.outputs = {{all.data, all.bytes - kShift}};
   struct Alone final : OperationPort {

@@ -5,7 +5,7 @@
 namespace pccl::testing {
 namespace {
 
-constexpr std::size_t kLarge = 1U << 21;  // floats: announced, and many segments
+constexpr std::size_t kAnnounced = 1U << 21;  // floats: announced, and many segments
 
 std::shared_ptr<Ticket> post(FixedWorld& world, std::size_t at, OpRequest request) {
   return world.engines[at]->post(world.group, std::move(request));
@@ -20,14 +20,14 @@ void expect_lost(const std::shared_ptr<Ticket>& ticket, const std::string& words
 TEST(PointToPoint, sends_and_receives_match_by_tag_and_order) {
   FixedWorld world(3);
   std::vector<float> small(3, 1.0F);
-  std::vector<float> large(kLarge, 2.0F);
+  std::vector<float> large(kAnnounced, 2.0F);
   std::vector<float> tagged(3, 3.0F);
   std::vector<std::shared_ptr<Ticket>> tickets;
   tickets.push_back(post(world, 0, message(OpKind::send, 1, small)));
   tickets.push_back(post(world, 0, message(OpKind::send, 1, large)));
   tickets.push_back(post(world, 0, message(OpKind::send, 1, tagged, 9)));
   std::vector<float> in_small(3);
-  std::vector<float> in_large(kLarge);
+  std::vector<float> in_large(kAnnounced);
   std::vector<float> in_tagged(3);
   tickets.push_back(post(world, 1, message(OpKind::recv, 0, in_tagged, 9)));
   tickets.push_back(post(world, 1, message(OpKind::recv, 0, in_small)));
@@ -43,9 +43,9 @@ TEST(PointToPoint, what_a_rank_has_sent_arrives_after_it_has_left) {
   for (int i = 0; i < 10; ++i) {
     FixedWorld world(2);
     std::vector<float> small(3, 1.0F);
-    std::vector<float> large(kLarge, 2.0F);
+    std::vector<float> large(kAnnounced, 2.0F);
     std::vector<float> in_small(3);
-    std::vector<float> in_large(kLarge);
+    std::vector<float> in_large(kAnnounced);
     const auto received = post(world, 1, message(OpKind::recv, 0, in_large, 9));
     expect_success(post(world, 0, message(OpKind::send, 1, small)));
     expect_success(post(world, 0, message(OpKind::send, 1, large, 9)));
@@ -77,12 +77,12 @@ TEST(PointToPoint, nobody_waits_for_a_rank_that_has_left) {
 
 TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
   FixedWorld world(2);
-  std::vector<float> large(kLarge);
-  std::vector<float> into(kLarge);
+  std::vector<float> large(kAnnounced);
+  std::vector<float> into(kAnnounced);
   const auto half_sent = [&](std::uint64_t timeout_ms) {
     OpRequest send = message(OpKind::send, 1, large);
     const auto gate = std::make_shared<InputGate>();
-    gate->bytes.store(kLarge);  // a quarter, and no more comes
+    gate->bytes.store(kAnnounced);  // a quarter, and no more comes
     send.gate = gate;
     send.timeout_ms = timeout_ms;
     return post(world, 0, std::move(send));
@@ -96,7 +96,7 @@ TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
   const auto closed = half_sent(0);
   const auto received = post(world, 1, message(OpKind::recv, 0, into));
   const auto moves = [&] {
-    return world.engines[1]->counters().value().bytes_received > 3 * kLarge / 2;
+    return world.engines[1]->counters().value().bytes_received > 3 * kAnnounced / 2;
   };
   EXPECT_TRUE(wait_until(moves));
   world.engines[0]->close(world.group);

@@ -5,9 +5,9 @@
 namespace pccl {
 namespace {
 
-const EpochId kEpoch = EpochId::make(1, 1);
-const OpKey kOp{3, 7};
-constexpr std::uint64_t kLimitMs = 5000;
+const EpochId kStalledIn = EpochId::make(1, 1);
+const OpKey kStalled{3, 7};
+constexpr std::uint64_t kStallLimitMs = 5000;
 
 struct Watch {
   Stall stall;
@@ -19,13 +19,13 @@ struct Watch {
   std::vector<PeerId> others{PeerId{2}, PeerId{3}};
 
   Stall::Verdict tick(std::uint64_t ms = 500) {
-    return stall.look({kEpoch, kOp, progress, elsewhere, timeout_ms, of_two, waits_at}, others, ms,
-                      kLimitMs);
+    return stall.look({kStalledIn, kStalled, progress, elsewhere, timeout_ms, of_two, waits_at},
+                      others, ms, kStallLimitMs);
   }
   void told(std::uint64_t peer, bool issued, std::uint32_t at) {
     TellIssued said;
-    said.op = kOp;
-    said.issued = issued ? OpKey{kOp.step, kOp.index + 1} : kOp;
+    said.op = kStalled;
+    said.issued = issued ? OpKey{kStalled.step, kStalled.index + 1} : kStalled;
     said.waits_at = at;
     stall.told(PeerId{peer}, said);
   }
@@ -43,10 +43,10 @@ struct Watch {
 
 TEST(Stall, who_is_late_is_not_stalled_however_long_it_takes) {
   Watch watch;
-  EXPECT_FALSE(watch.stall.late(kOp, PeerId{3})) << "it has not been asked";
-  EXPECT_FALSE(watch.stalls_within(100 * kLimitMs, true, 0, false, 0));
-  EXPECT_TRUE(watch.stall.late(kOp, PeerId{3}));
-  EXPECT_FALSE(watch.stall.late(kOp, PeerId{2}));
+  EXPECT_FALSE(watch.stall.late(kStalled, PeerId{3})) << "it has not been asked";
+  EXPECT_FALSE(watch.stalls_within(100 * kStallLimitMs, true, 0, false, 0));
+  EXPECT_TRUE(watch.stall.late(kStalled, PeerId{3}));
+  EXPECT_FALSE(watch.stall.late(kStalled, PeerId{2}));
   EXPECT_FALSE(watch.stall.late(OpKey{3, 8}, PeerId{3})) << "of another operation nothing is known";
 }
 
@@ -54,17 +54,17 @@ TEST(Stall, a_peer_in_a_later_step_is_past_the_operation_unless_it_still_has_it)
   Watch watch;
   watch.tick();
   TellIssued said;
-  said.op = kOp;
-  said.issued = OpKey{kOp.step + 1, 0};
+  said.op = kStalled;
+  said.issued = OpKey{kStalled.step + 1, 0};
   said.waits_at = TellIssued::kNoStep;
   watch.stall.told(PeerId{2}, said);
   said.waits_at = 4;
   watch.stall.told(PeerId{3}, said);
-  EXPECT_TRUE(watch.stall.past(kOp, PeerId{2}));
-  EXPECT_FALSE(watch.stall.past(kOp, PeerId{3}));
+  EXPECT_TRUE(watch.stall.past(kStalled, PeerId{2}));
+  EXPECT_FALSE(watch.stall.past(kStalled, PeerId{3}));
   EXPECT_FALSE(watch.stall.past(OpKey{3, 8}, PeerId{2}));
   watch.told(2, true, TellIssued::kNoStep);
-  EXPECT_FALSE(watch.stall.past(kOp, PeerId{2})) << "in the same step";
+  EXPECT_FALSE(watch.stall.past(kStalled, PeerId{2})) << "in the same step";
 }
 
 TEST(Stall, what_moves_is_not_stalled) {
@@ -79,7 +79,7 @@ TEST(Stall, what_moves_is_not_stalled) {
 
 TEST(Stall, when_all_have_issued_it_who_waits_for_nothing_older_is_at_fault) {
   Watch watch;
-  EXPECT_TRUE(watch.stalls_within(kLimitMs + 1000, true, TellIssued::kNoStep, true, 1));
+  EXPECT_TRUE(watch.stalls_within(kStallLimitMs + 1000, true, TellIssued::kNoStep, true, 1));
   EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
   EXPECT_FALSE(watch.stall.owes(PeerId{3}, 4)) << "it waits at an earlier turn itself";
   EXPECT_TRUE(watch.stall.owes(PeerId{3}, 1)) << "what it waits for does not keep it from sending";
@@ -94,14 +94,14 @@ TEST(Stall, one_that_says_to_be_late_is_believed_as_long_as_the_master_may_belie
   Watch watch;
   watch.timeout_ms = kTimeoutMs;
   EXPECT_FALSE(watch.stalls_within(kTimeoutMs + kLateMs, true, 4, false, 0));
-  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 4, false, 0));
+  EXPECT_TRUE(watch.stalls_within(2 * kStallLimitMs, true, 4, false, 0));
   EXPECT_TRUE(watch.stall.owes(PeerId{3}, 4));
   Watch two;
   two.others = {PeerId{2}};
   two.of_two = true;
   two.timeout_ms = kTimeoutMs;
   EXPECT_FALSE(two.stalls_within(kTimeoutMs, false, 0, true, 4)) << "the master evicts it now";
-  EXPECT_TRUE(two.stalls_within(3 * kLimitMs, false, 0, true, 4));
+  EXPECT_TRUE(two.stalls_within(3 * kStallLimitMs, false, 0, true, 4));
   EXPECT_TRUE(two.stall.owes(PeerId{2}, 4));
 }
 
@@ -128,7 +128,7 @@ TEST(Stall, one_that_says_to_wait_for_older_data_is_believed_less_long_than_its_
       watch.stall.acted();
     }
   }
-  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 0, true, 6));
+  EXPECT_TRUE(watch.stalls_within(2 * kStallLimitMs, true, 0, true, 6));
   EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
   EXPECT_FALSE(watch.stall.owes(PeerId{3}, 8)) << "the first one may be the reason";
 }
@@ -138,7 +138,7 @@ TEST(Stall, one_that_waits_at_an_earlier_turn_may_wait_for_this_process) {
   watch.timeout_ms = kTimeoutMs;
   watch.waits_at = 3;  // for member 2, which is found as soon as it says no lie any more
   EXPECT_FALSE(watch.stalls_within(kTimeoutMs + kLateMs, false, 0, true, 6));
-  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 9, true, 6));
+  EXPECT_TRUE(watch.stalls_within(2 * kStallLimitMs, true, 9, true, 6));
   EXPECT_TRUE(watch.stall.owes(PeerId{2}, 3));
   EXPECT_FALSE(watch.stall.owes(PeerId{3}, 8));
 }
@@ -146,7 +146,7 @@ TEST(Stall, one_that_waits_at_an_earlier_turn_may_wait_for_this_process) {
 TEST(Stall, who_does_not_answer_is_at_fault) {
   Watch watch;
   Stall::Verdict verdict = Stall::Verdict::moves;
-  for (std::uint64_t now = 0; now < kLimitMs + 1000 && verdict != Stall::Verdict::stalled;
+  for (std::uint64_t now = 0; now < kStallLimitMs + 1000 && verdict != Stall::Verdict::stalled;
        now += 500) {
     watch.told(2, false, 0);
     verdict = watch.tick();
@@ -161,7 +161,7 @@ TEST(Stall, a_process_that_was_stopped_itself_holds_nothing_against_the_others) 
   watch.tick();
   watch.told(2, true, 0);
   watch.told(3, true, 0);
-  EXPECT_NE(watch.tick(100 * kLimitMs), Stall::Verdict::stalled);
+  EXPECT_NE(watch.tick(100 * kStallLimitMs), Stall::Verdict::stalled);
   watch.told(2, true, 0);  // what had arrived meanwhile
   watch.told(3, true, 0);
   EXPECT_NE(watch.tick(), Stall::Verdict::stalled);
@@ -171,7 +171,8 @@ TEST(Stall, with_a_short_limit_the_others_are_asked_more_often_than_once) {
   Stall stall;
   int asked = 0;
   for (std::uint64_t now = 0; now < 1500; now += 50) {
-    asked += stall.look({kEpoch, kOp}, {PeerId{2}}, 50, 1600) == Stall::Verdict::ask ? 1 : 0;
+    asked +=
+        stall.look({kStalledIn, kStalled}, {PeerId{2}}, 50, 1600) == Stall::Verdict::ask ? 1 : 0;
   }
   EXPECT_EQ(asked, 3);
 }
@@ -203,7 +204,7 @@ struct Sum : OperationPort {
     request.descriptor = {OpKind::all_reduce, ReduceOp::sum, DType::u8, -1, 8};
     request.inputs = request.outputs = {{memory, 8}};
     Pending& pending = operations.add(
-        std::make_unique<Operation>(pool, kOp, std::move(request), std::make_shared<Ticket>()),
+        std::make_unique<Operation>(pool, kStalled, std::move(request), std::make_shared<Ticket>()),
         nullptr);
     pending.contributors = {PeerId{1}, PeerId{2}};
     pending.op->start(*this, {0, 1}, 0, 1, /*keep_preimage=*/false);
@@ -214,7 +215,8 @@ struct Sum : OperationPort {
   Stall::Findings finds() {
     int asked = 0;
     for (int i = 0; i < 1000; ++i) {
-      Stall::Findings found = stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs});
+      Stall::Findings found =
+          stall.watch(operations, {kStalledIn, PeerId{1}, 0, 500, kStallLimitMs});
       if (!found.faults.empty()) {
         EXPECT_GT(asked, 1);
         return found;
@@ -223,8 +225,8 @@ struct Sum : OperationPort {
       EXPECT_EQ(found.ask, std::vector{PeerId{2}});
       ++asked;
       TellIssued said;
-      said.op = kOp;
-      said.issued = OpKey{kOp.step, kOp.index + 1};
+      said.op = kStalled;
+      said.issued = OpKey{kStalled.step, kStalled.index + 1};
       said.waits_at = TellIssued::kNoStep;
       stall.told(PeerId{2}, said);
     }
@@ -237,7 +239,7 @@ TEST(Stall, the_oldest_operation_that_runs_is_watched) {
   for (const bool again : {false, true, true}) {
     const Stall::Findings found = sum.finds();
     ASSERT_EQ(found.faults.size(), 1U);
-    EXPECT_EQ(found.operation, sum.operations.find(kOp));
+    EXPECT_EQ(found.operation, sum.operations.find(kStalled));
     EXPECT_EQ(found.faults.front().peer, PeerId{2});
     EXPECT_EQ(found.faults.front().again, again);
   }
@@ -245,7 +247,7 @@ TEST(Stall, the_oldest_operation_that_runs_is_watched) {
 
 TEST(Stall, what_waits_for_its_turn_is_not_watched) {
   Sum sum;
-  sum.operations.at(kOp).op->stop();
+  sum.operations.at(kStalled).op->stop();
   EXPECT_TRUE(sum.finds().faults.empty());
 }
 
@@ -258,27 +260,27 @@ TEST(Stall, who_never_says_whether_messages_have_come_holds_a_barrier_back_not_f
     request.descriptor.kind = OpKind::barrier;
     request.timeout_ms = kTimeoutMs;
     Pending& barrier = operations.add(
-        std::make_unique<Operation>(pool, kOp, std::move(request), std::make_shared<Ticket>()),
+        std::make_unique<Operation>(pool, kStalled, std::move(request), std::make_shared<Ticket>()),
         nullptr);
     barrier.unanswered = {PeerId{2}};
     std::uint64_t waited_ms = 0;
     Stall::Findings found;
     for (; found.faults.empty() && waited_ms < 3'600'000; waited_ms += 500) {
-      found = stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs, of_two});
+      found = stall.watch(operations, {kStalledIn, PeerId{1}, 0, 500, kStallLimitMs, of_two});
       if (found.ask.empty()) continue;
       EXPECT_EQ(found.ask, std::vector{PeerId{2}});
       TellIssued said;
-      said.op = kOp;
-      said.issued = OpKey{kOp.step, kOp.index + 1};
+      said.op = kStalled;
+      said.issued = OpKey{kStalled.step, kStalled.index + 1};
       stall.told(PeerId{2}, said);
     }
     ASSERT_EQ(found.faults.size(), 1U);
     EXPECT_EQ(found.faults.front().peer, PeerId{2});
     EXPECT_GT(waited_ms, kTimeoutMs) << "the answer may wait for messages, which have time-outs";
-    EXPECT_EQ(waited_ms < kTimeoutMs + 4 * kLimitMs, of_two);
+    EXPECT_EQ(waited_ms < kTimeoutMs + 4 * kStallLimitMs, of_two);
     barrier.unanswered.clear();
-    EXPECT_TRUE(
-        stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs, of_two}).faults.empty());
+    EXPECT_TRUE(stall.watch(operations, {kStalledIn, PeerId{1}, 0, 500, kStallLimitMs, of_two})
+                    .faults.empty());
   }
 }
 

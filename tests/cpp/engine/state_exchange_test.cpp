@@ -12,8 +12,8 @@ constexpr PeerId kFetcher{2};
 constexpr Digest kDigest{7};
 
 /// Two members, and an item of so many segments that one pulls from the other.
-struct Fetch {
-  explicit Fetch(std::size_t segments)
+struct OneFetch {
+  explicit OneFetch(std::size_t segments)
       : item(segments * kSegmentBytesMax, std::byte{5}), memory(item.size()) {
     source.offer({kDigest, {{item.data(), item.size()}}, nullptr});
     fetcher.pull(kSource, kDigest, 0, {memory.data(), memory.size()}, ticket);
@@ -53,7 +53,7 @@ struct Fetch {
 };
 
 TEST(StateExchange, an_item_comes_whole) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   fetch.ask();
   fetch.answer(3);
   ASSERT_TRUE(fetch.ticket->done());
@@ -62,7 +62,7 @@ TEST(StateExchange, an_item_comes_whole) {
 }
 
 TEST(StateExchange, who_asks_for_the_same_without_end_is_sent_twice_what_there_is) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   for (std::uint64_t request = 1; request <= 1000; ++request) {
     fetch.source.pulled_from(kFetcher, {GroupId{1}, request, kDigest, 0, 0, 0});
   }
@@ -88,7 +88,7 @@ TEST(StateExchange, who_asks_for_the_same_without_end_is_sent_twice_what_there_i
 }
 
 TEST(StateExchange, short_questions_count_as_what_their_answers_cost) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   constexpr std::uint64_t kMost = 2 * 3 * kSegmentBytesMax / kKeptBytesMin;
   for (std::uint64_t request = 1; request <= kMost + 100; ++request) {
     fetch.source.pulled_from(kFetcher, {GroupId{1}, request, kDigest, 0, 0, 1});
@@ -99,7 +99,7 @@ TEST(StateExchange, short_questions_count_as_what_their_answers_cost) {
 }
 
 TEST(StateExchange, what_a_link_held_that_was_dropped_counts_no_more) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   for (std::uint64_t round = 0; round < 10; ++round) {
     fetch.here.links.sent.clear();
     fetch.source.pulled_from(kFetcher, {GroupId{1}, round, kDigest, 0, 0, 0});
@@ -109,7 +109,7 @@ TEST(StateExchange, what_a_link_held_that_was_dropped_counts_no_more) {
 }
 
 TEST(StateExchange, what_is_served_counts_once_for_each_peer_and_offer) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   EXPECT_EQ(fetch.source.bytes_offered(), 3 * kSegmentBytesMax);
   fetch.ask();
   EXPECT_EQ(fetch.source.bytes_served(), 0U) << "the links hold it still";
@@ -131,7 +131,7 @@ TEST(StateExchange, what_is_served_counts_once_for_each_peer_and_offer) {
 }
 
 TEST(StateExchange, a_segment_beyond_the_item_has_no_place) {
-  Fetch fetch(2);
+  OneFetch fetch(2);
   fetch.ask();
   fetch.answer(0);
   SegmentHeader header;
@@ -156,7 +156,7 @@ TEST(StateExchange, a_segment_beyond_the_item_has_no_place) {
 }
 
 TEST(StateExchange, a_mute_source_is_given_up) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   fetch.ask();
   fetch.answer(1);
   fetch.fetcher.tick(kPullIdleMs - 1);
@@ -168,7 +168,7 @@ TEST(StateExchange, a_mute_source_is_given_up) {
 }
 
 TEST(StateExchange, a_trickling_source_is_given_up) {
-  Fetch fetch(64);
+  OneFetch fetch(64);
   fetch.ask();
   std::uint64_t waited_ms = 0;
   while (!fetch.ticket->done()) {
@@ -183,7 +183,7 @@ TEST(StateExchange, a_trickling_source_is_given_up) {
 }
 
 TEST(StateExchange, a_pull_that_was_cancelled_writes_no_more) {
-  Fetch fetch(2);
+  OneFetch fetch(2);
   fetch.ask();
   fetch.answer(1);
   fetch.fetcher.cancel(*fetch.ticket);
@@ -195,7 +195,7 @@ TEST(StateExchange, a_pull_that_was_cancelled_writes_no_more) {
 }
 
 TEST(StateExchange, who_offers_a_state_no_more_tells_those_it_was_going_to) {
-  Fetch fetch(3);
+  OneFetch fetch(3);
   fetch.ask();
   fetch.answer(2);
   fetch.source.withdraw();
@@ -206,7 +206,7 @@ TEST(StateExchange, who_offers_a_state_no_more_tells_those_it_was_going_to) {
 
 TEST(StateExchange, whatever_a_source_answers_another_one_may_still_deliver) {
   const auto ends_with = [](const Error& answered, std::uint64_t bytes) {
-    Fetch fetch(2);
+    OneFetch fetch(2);
     fetch.ask();
     fetch.fetcher.replied(kSource, {GroupId{1}, 1, answered, bytes});
     EXPECT_TRUE(fetch.ticket->done());
@@ -225,7 +225,7 @@ TEST(StateExchange, whatever_a_source_answers_another_one_may_still_deliver) {
 }
 
 TEST(StateExchange, who_has_all_of_an_item_is_told_nothing_more) {
-  Fetch fetch(2);
+  OneFetch fetch(2);
   fetch.ask();
   fetch.answer(2);
   fetch.source.withdraw();

@@ -16,7 +16,7 @@ constexpr std::uint64_t kShortMs = 300;
 constexpr std::uint64_t kForEverMs = 1000 * kTestMs;
 constexpr GroupId kFixed{77};
 
-enum class Call : std::uint8_t {
+enum class WaitingCall : std::uint8_t {
   connect,       // configure_fixed
   collective,    // these five of a fixed group
   barrier,       //
@@ -37,7 +37,7 @@ enum class Call : std::uint8_t {
 enum class Cause : std::uint8_t { broken, left, evicted, aborted, closed, shut_down, timed_out };
 
 struct Row {
-  Call call;
+  WaitingCall call;
   const char* name;
   // By cause: the names of the errors that it may be, "" for success, or, in brackets, why that
   // cause cannot come.
@@ -51,7 +51,7 @@ const char* const kIssued =
 const std::vector<Row>& table() {
   using enum Cause;
   static const std::vector<Row> rows{
-      {Call::connect,
+      {WaitingCall::connect,
        "connect",
        {{broken, "broken"},
         {left, "(it waits for a link to a rank that never comes up)"},
@@ -60,7 +60,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "unreachable"}}},
-      {Call::collective,
+      {WaitingCall::collective,
        "collective",
        {{broken, "broken"},
         {left, "peer_lost"},
@@ -69,7 +69,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::barrier,
+      {WaitingCall::barrier,
        "barrier",
        {{broken, "broken"},
         {left, "peer_lost"},
@@ -78,7 +78,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::send,
+      {WaitingCall::send,
        "send",
        {{broken, "broken"},
         {left, "peer_lost"},
@@ -87,7 +87,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::recv,
+      {WaitingCall::recv,
        "recv",
        {{broken, "broken"},
         {left, "peer_lost"},
@@ -96,7 +96,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::recv_any,
+      {WaitingCall::recv_any,
        "recv_any",
        {{broken, "broken"},
         {left, "peer_lost"},
@@ -105,7 +105,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::join,
+      {WaitingCall::join,
        "join",
        {{broken, "broken"},
         {left, "closed"},
@@ -114,7 +114,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::reduce,
+      {WaitingCall::reduce,
        "reduce",
        {{broken, "broken"},
         {left, kIssued},
@@ -123,7 +123,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, ""}}},  // the others are evicted
-      {Call::elastic_send,
+      {WaitingCall::elastic_send,
        "elastic_send",
        {{broken, "broken"},
         {left, "closed|peer_lost"},
@@ -132,7 +132,7 @@ const std::vector<Row>& table() {
         {closed, "closed|peer_lost"},
         {shut_down, "closed|peer_lost"},
         {timed_out, "timed_out"}}},
-      {Call::elastic_recv,
+      {WaitingCall::elastic_recv,
        "elastic_recv",
        {{broken, "broken"},
         {left, "closed|peer_lost"},
@@ -141,7 +141,7 @@ const std::vector<Row>& table() {
         {closed, "closed|peer_lost"},
         {shut_down, "closed|peer_lost"},
         {timed_out, "timed_out"}}},
-      {Call::elastic_any,
+      {WaitingCall::elastic_any,
        "elastic_any",
        {{broken, "broken"},
         {left, "closed|peer_lost"},
@@ -150,7 +150,7 @@ const std::vector<Row>& table() {
         {closed, "closed|peer_lost"},
         {shut_down, "closed|peer_lost"},
         {timed_out, "timed_out"}}},
-      {Call::boundary,
+      {WaitingCall::boundary,
        "boundary",
        {{broken, "broken"},
         {left, "(a wish: this very boundary, when it ends, is where the member leaves)"},
@@ -159,7 +159,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, ""}}},  // the others are evicted
-      {Call::store,
+      {WaitingCall::store,
        "store",
        {{broken, "broken"},
         {left, "closed"},
@@ -168,7 +168,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::door,
+      {WaitingCall::door,
        "door",
        {{broken, "broken"},
         {left, "closed"},
@@ -177,7 +177,7 @@ const std::vector<Row>& table() {
         {closed, "closed"},
         {shut_down, "closed"},
         {timed_out, "timed_out"}}},
-      {Call::pull,
+      {WaitingCall::pull,
        "pull",
        {{broken, "broken"},
         {left, "(at once when all say that nothing is issued: here the source stands still)"},
@@ -201,9 +201,9 @@ const char* name_of(Cause cause) {
 /// One engine with a call that waits, and the others that it waits for.
 class Scene {
  public:
-  Scene(Call call, bool times_out)
+  Scene(WaitingCall call, bool times_out)
       : call_(call), timeout_ms_(times_out ? kShortMs : kForEverMs), x(500000, 1.0F) {
-    if (call < Call::join) {
+    if (call < WaitingCall::join) {
       begin_fixed();
     } else {
       begin_elastic();
@@ -230,7 +230,8 @@ class Scene {
       case Cause::broken:
         return engine_->break_invariant("planted by a test");
       case Cause::left:
-        return call_ < Call::join ? others_.front()->close(group_) : engine_->run().leave(true);
+        return call_ < WaitingCall::join ? others_.front()->close(group_)
+                                         : engine_->run().leave(true);
       case Cause::evicted:
         return evict();
       case Cause::aborted:
@@ -250,7 +251,7 @@ class Scene {
     group_ = kFixed;
     engine_ = fixed_->engines[0].get();
     others_ = {fixed_->engines[1].get()};
-    if (call_ == Call::connect) {
+    if (call_ == WaitingCall::connect) {
       group_ = GroupId{78};
       std::vector<Handle> handles = handles_of(fixed_->engines);
       handles[1].key = KeyPair::make().public_key();
@@ -264,7 +265,7 @@ class Scene {
 
   void begin_elastic() {
     group_ = kElasticGroup;
-    if (call_ == Call::join) {
+    if (call_ == WaitingCall::join) {
       master_ = std::make_unique<MasterThread>(master_of(2));
       EngineOptions options;
       options.links.listen_hosts = {"127.0.0.1"};
@@ -277,21 +278,21 @@ class Scene {
     run_ = std::make_unique<Founded>(3);
     engine_ = run_->peers[0].engine.get();
     others_ = {run_->peers[1].engine.get(), run_->peers[2].engine.get()};
-    if (call_ == Call::door) {
+    if (call_ == WaitingCall::door) {
       late_ = start_peer(run_->master.address);
       expect_success(late_.joined);
       engine_ = late_.engine.get();
       post();
-    } else if (call_ == Call::boundary) {
+    } else if (call_ == WaitingCall::boundary) {
       ended_ = std::async(std::launch::async,
                           [this] { return refresh(*engine_, x, 1, timeout_ms_).error(); });
-    } else if (call_ == Call::store) {
+    } else if (call_ == WaitingCall::store) {
       StoreRequest request;
       request.op = StoreOp::wait;
       request.keys = {"never"};
       request.timeout_ms = timeout_ms_;
       ticket_ = engine_->run().store(request);
-    } else if (call_ == Call::pull) {
+    } else if (call_ == WaitingCall::pull) {
       hold(*others_.front());
       ticket_ = engine_->run().pull(others_.front()->handle("").peer, {}, 0, buffer(x));
     } else {
@@ -305,19 +306,19 @@ class Scene {
     };
     OpRequest request;
     switch (call_) {
-      case Call::barrier:
+      case WaitingCall::barrier:
         request = barrier();
         break;
-      case Call::send:
-      case Call::elastic_send:
+      case WaitingCall::send:
+      case WaitingCall::elastic_send:
         request = message(OpKind::send, other(), x, 5);
         break;
-      case Call::recv:
-      case Call::elastic_recv:
+      case WaitingCall::recv:
+      case WaitingCall::elastic_recv:
         request = message(OpKind::recv, other(), x, 5);
         break;
-      case Call::recv_any:
-      case Call::elastic_any:
+      case WaitingCall::recv_any:
+      case WaitingCall::elastic_any:
         request = message(OpKind::recv, -1, x, 5);
         break;
       default:
@@ -343,8 +344,8 @@ class Scene {
   /// The others do something that this one does not come to, and wait for it for a moment only.
   void evict() {
     for (Engine* other : others_) {
-      if (call_ == Call::pull && other == others_.front()) continue;  // it stands still
-      if (call_ == Call::reduce) {
+      if (call_ == WaitingCall::pull && other == others_.front()) continue;  // it stands still
+      if (call_ == WaitingCall::reduce) {
         boundaries_.push_back(std::async(std::launch::async, [other] {
           std::vector<float> state(1000, 1.0F);
           static_cast<void>(refresh(*other, state, 1, kShortMs));
@@ -358,7 +359,7 @@ class Scene {
     }
   }
 
-  const Call call_;
+  const WaitingCall call_;
   const std::uint64_t timeout_ms_;
   std::vector<float> x;
   std::list<std::vector<float>> theirs_;
@@ -408,7 +409,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Waits, ::testing::ValuesIn(all()), [](const auto& t
 });
 
 TEST(WaitTable, names_every_call_and_every_cause) {
-  EXPECT_EQ(table().size(), static_cast<std::size_t>(Call::pull) + 1);
+  EXPECT_EQ(table().size(), static_cast<std::size_t>(WaitingCall::pull) + 1);
   for (const Row& row : table()) {
     EXPECT_EQ(row.ends.size(), static_cast<std::size_t>(Cause::timed_out) + 1) << row.name;
   }

@@ -17,7 +17,7 @@
 namespace pccl::bits_test {
 namespace {
 
-constexpr std::size_t kCount = 5 * kQuantisedBlock + 77;
+constexpr std::size_t kBitsCount = 5 * kQuantisedBlock + 77;
 
 /// Any bits: of floats some are NaN, infinite or denormal.
 std::vector<std::byte> any_bytes(Random& random, std::size_t count) {
@@ -29,15 +29,15 @@ std::vector<std::byte> any_bytes(Random& random, std::size_t count) {
 std::uint64_t digest_of_reductions(DType dtype) {
   Fnv1a digest;
   Random random(static_cast<std::uint64_t>(dtype) + 1);
-  const std::size_t bytes = kCount * dtype_bytes(dtype);
+  const std::size_t bytes = kBitsCount * dtype_bytes(dtype);
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
                             ReduceOp::band, ReduceOp::bor, ReduceOp::bxor, ReduceOp::avg}) {
     if (!reducible(dtype, op)) continue;
     const auto a = any_bytes(random, bytes);
     const auto b = any_bytes(random, bytes);
     std::vector<std::byte> to(bytes);
-    reduce_into(to.data(), a.data(), b.data(), kCount, dtype, op);
-    if (op == ReduceOp::avg) finish_average(to.data(), kCount, dtype, 3);
+    reduce_into(to.data(), a.data(), b.data(), kBitsCount, dtype, op);
+    if (op == ReduceOp::avg) finish_average(to.data(), kBitsCount, dtype, 3);
     digest.add(to);
   }
   return digest.value();
@@ -46,8 +46,8 @@ std::uint64_t digest_of_reductions(DType dtype) {
 /// A block of ordinary values, one of any bits, one of denormal ones, one with a NaN, one with an
 /// infinity, and a part of one of huge ones.
 std::vector<float> blocks(Random& random) {
-  std::vector<float> values(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
+  std::vector<float> values(kBitsCount);
+  for (std::size_t i = 0; i < kBitsCount; ++i) {
     const auto bits = static_cast<std::uint32_t>(random.next());
     const auto ordinary = static_cast<float>(static_cast<std::int32_t>(bits)) / 1073741824.0F;
     std::uint32_t raw = bits;
@@ -66,16 +66,16 @@ std::vector<float> blocks(Random& random) {
 std::uint64_t digest_of_codes(Quantisation how, InstructionSet set) {
   Fnv1a digest;
   Random random(static_cast<std::uint64_t>(how) + 100);
-  std::vector<float> sum(kCount);
+  std::vector<float> sum(kBitsCount);
   for (int again = 0; again < 3; ++again) {
     const auto values = blocks(random);
-    std::vector<std::byte> codes(quantised_bytes(kCount, how));
-    quantise(codes.data(), values.data(), kCount, how, set);
+    std::vector<std::byte> codes(quantised_bytes(kBitsCount, how));
+    quantise(codes.data(), values.data(), kBitsCount, how, set);
     digest.add(codes);
     if (again == 0) {
-      dequantise(sum.data(), codes.data(), kCount, how, set);
+      dequantise(sum.data(), codes.data(), kBitsCount, how, set);
     } else {
-      add_dequantised(sum.data(), codes.data(), kCount, how, set);
+      add_dequantised(sum.data(), codes.data(), kBitsCount, how, set);
     }
     digest.add(std::as_bytes(std::span(sum)));
   }

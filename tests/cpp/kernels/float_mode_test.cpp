@@ -50,13 +50,13 @@ constexpr std::uint64_t kFlushes = 1U << 24;
 constexpr std::uint64_t kTowardsZero = 3U << 22;
 #endif
 
-constexpr std::size_t kCount = 2 * kQuantisedBlock + 3;
+constexpr std::size_t kModesCount = 2 * kQuantisedBlock + 3;
 
 /// Denormal ones, and ones that have to be rounded.
 template <typename T>
 std::vector<T> values(int seed) {
-  std::vector<T> out(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
+  std::vector<T> out(kModesCount);
+  for (std::size_t i = 0; i < kModesCount; ++i) {
     const auto n = static_cast<T>(static_cast<int>(i) % 97 + seed);
     out[i] = i % 2 == 0 ? n * std::numeric_limits<T>::denorm_min() : n / T{7};
   }
@@ -70,10 +70,10 @@ void add_bytes(std::string& to, const std::vector<T>& of) {
 
 template <typename T>
 void add_sum(std::string& to, const std::vector<T>& a, const std::vector<T>& b, DType dtype) {
-  std::vector<T> sum(kCount);
-  reduce_into(sum.data(), a.data(), b.data(), kCount, dtype, ReduceOp::sum);
+  std::vector<T> sum(kModesCount);
+  reduce_into(sum.data(), a.data(), b.data(), kModesCount, dtype, ReduceOp::sum);
   add_bytes(to, sum);
-  finish_average(sum.data(), kCount, dtype, 3);
+  finish_average(sum.data(), kModesCount, dtype, 3);
   add_bytes(to, sum);
 }
 
@@ -83,8 +83,8 @@ std::string results(const std::vector<float>& a, const std::vector<float>& b,
   std::string all;
   add_sum(all, a, b, DType::f32);
   add_sum(all, c, d, DType::f64);
-  std::vector<std::uint16_t> low(kCount), high(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
+  std::vector<std::uint16_t> low(kModesCount), high(kModesCount);
+  for (std::size_t i = 0; i < kModesCount; ++i) {
     low[i] = static_cast<std::uint16_t>(i);  // denormal as bfloat16 and as float16
     high[i] = static_cast<std::uint16_t>(0x3C00 + i);
   }
@@ -95,13 +95,13 @@ std::string results(const std::vector<float>& a, const std::vector<float>& b,
   for (const Quantisation how :
        {Quantisation::int8_minmax, Quantisation::int8_zero_point, Quantisation::int4_minmax,
         Quantisation::f16, Quantisation::bf16, Quantisation::f8_e4m3, Quantisation::f8_e5m2}) {
-    std::vector<std::byte> codes(quantised_bytes(kCount, how));
-    quantise(codes.data(), a.data(), kCount, how);
+    std::vector<std::byte> codes(quantised_bytes(kModesCount, how));
+    quantise(codes.data(), a.data(), kModesCount, how);
     add_bytes(all, codes);
-    std::vector<float> sum(kCount);
-    dequantise(sum.data(), codes.data(), kCount, how);
+    std::vector<float> sum(kModesCount);
+    dequantise(sum.data(), codes.data(), kModesCount, how);
     add_bytes(all, sum);
-    add_dequantised(sum.data(), codes.data(), kCount, how);
+    add_dequantised(sum.data(), codes.data(), kModesCount, how);
     add_bytes(all, sum);
   }
   return all;

@@ -19,7 +19,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kMax = std::numeric_limits<float>::max();
-constexpr std::size_t kCount = 3 * kQuantisedBlock + 77;  // no multiple of any vector
+constexpr std::size_t kQuantisedCount = 3 * kQuantisedBlock + 77;  // no multiple of any vector
 
 struct Kind {
   Quantisation how;
@@ -39,7 +39,7 @@ double uniform(Random& random) {
 
 /// Normal values of that deviation, or heavy-tailed ones: a few are thousands of deviations away.
 std::vector<float> values(Random& random, double deviation, bool heavy,
-                          std::size_t count = kCount) {
+                          std::size_t count = kQuantisedCount) {
   std::vector<float> out(count);
   for (float& value : out) {
     const double normal = std::sqrt(-2 * std::log(1 - uniform(random))) *
@@ -129,7 +129,7 @@ TEST_P(Quantise, every_instruction_set_gives_the_same_bits) {
                                             values(random, 1e36, true)};
   inputs.push_back(values(random, 1, false));
   for (const std::size_t at : {3U, 300U, 301U}) inputs.back()[at] = at == 3 ? kInf : -kNan;
-  std::vector<float> bits(kCount);
+  std::vector<float> bits(kQuantisedCount);
   for (float& value : bits) {
     const auto any = static_cast<std::uint32_t>(random.next());
     std::memcpy(&value, &any, sizeof value);
@@ -152,7 +152,8 @@ TEST_P(Quantise, every_instruction_set_gives_the_same_bits) {
 TEST_P(Quantise, values_that_are_all_the_same_stay_what_they_are) {
   const Quantisation how = GetParam().how;
   for (const float value : {0.0F, 1.0F, -2.5F}) {
-    for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{255}, kCount}) {
+    for (const std::size_t count :
+         {std::size_t{1}, std::size_t{2}, std::size_t{255}, kQuantisedCount}) {
       for (const float y : back(std::vector<float>(count, value), how)) {
         EXPECT_NEAR(y, value, 1e-6);
       }

@@ -415,8 +415,8 @@ TEST_F(Server, garbage_and_half_handshakes_and_oversized_frames_disturb_nobody) 
 }
 
 /// Sends one payload as its first message and keeps what comes back.
-struct Caller {
-  Caller(Loop& loop, std::uint16_t port, std::vector<std::byte> payload) {
+struct OneMessageCaller {
+  OneMessageCaller(Loop& loop, std::uint16_t port, std::vector<std::byte> payload) {
     dial = dial_channel(loop, "127.0.0.1:" + std::to_string(port), 1000,
                         [this, payload = std::move(payload)](auto dialled) {
                           ASSERT_TRUE(dialled.ok()) << dialled.error().text;
@@ -444,11 +444,11 @@ TEST_F(Server, who_does_not_begin_with_a_proper_hello_is_told_so_and_closed) {
   Hello nobody;
   nobody.member.place.replica = "r";
   std::vector<std::byte> noise(100, std::byte{0x81});
-  std::vector<std::unique_ptr<Caller>> callers;
+  std::vector<std::unique_ptr<OneMessageCaller>> callers;
   for (const auto& payload : {noise, encode(PeerToMaster{Heartbeat{}}),
                               encode(PeerToMaster{store_request(1, StoreOp::get, {"k"})}),
                               encode(PeerToMaster{nobody})}) {
-    callers.push_back(std::make_unique<Caller>(loop_, port_, payload));
+    callers.push_back(std::make_unique<OneMessageCaller>(loop_, port_, payload));
   }
   for (const auto& caller : callers) {
     ASSERT_TRUE(until([&] { return caller->closed; })) << log_text();

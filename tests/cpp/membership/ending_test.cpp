@@ -9,20 +9,10 @@ namespace {
 
 using story::Story;
 
-/// What came of the last command.
-std::string run(Story& story, std::initializer_list<const char*> commands) {
-  std::string last;
-  for (const char* command : commands) {
-    last.clear();
-    for (const std::string& line : story.run(command)) last += line + "\n";
-  }
-  return last;
-}
-
 /// A run of two members that stand at the boundary after its founding.
 void found(Story& story) {
-  run(story, {"config min_peers=2 run=gpt", "boot", "connect 1", "connect 2", "over founding",
-              "refresh 1", "refresh 2"});
+  story.run_all({"config min_peers=2 run=gpt", "boot", "connect 1", "connect 2", "over founding",
+                 "refresh 1", "refresh 2"});
 }
 
 TEST(Ending, the_register_keeps_step_and_time) {
@@ -102,21 +92,21 @@ TEST(Ending, a_master_that_reads_it_turns_all_away_that_have_not_finished) {
 
 TEST(Ending, a_new_master_knows_the_last_ranks) {
   Story story;
-  run(story, {"config min_peers=3 run=gpt", "boot", "connect 1", "connect 2", "connect 3",
-              "over founding", "refresh 1", "refresh 2", "refresh 3", "hold 2", "hold 3",
-              "finish 2", "finish 3", "crash 1", "over absence 1"});
+  story.run_all({"config min_peers=3 run=gpt", "boot", "connect 1", "connect 2", "connect 3",
+                 "over founding", "refresh 1", "refresh 2", "refresh 3", "hold 2", "hold 3",
+                 "finish 2", "finish 3", "crash 1", "over absence 1"});
   ASSERT_TRUE(story.held().ended);
   // Both lose the answer: rank 0 is lost, and without new ranks nobody would be the writer.
-  run(story, {"die", "config min_peers=3 run=gpt", "boot", "connect 2", "connect 3"});
-  EXPECT_NE(run(story, {"release 2"}).find("2 ranks are [2 3]"), std::string::npos);
-  EXPECT_NE(run(story, {"release 3"}).find("3 ranks are [2 3]"), std::string::npos);
+  story.run_all({"die", "config min_peers=3 run=gpt", "boot", "connect 2", "connect 3"});
+  EXPECT_NE(story.run_all({"release 2"}).find("2 ranks are [2 3]"), std::string::npos);
+  EXPECT_NE(story.run_all({"release 3"}).find("3 ranks are [2 3]"), std::string::npos);
 }
 
 TEST(Ending, who_was_lost_at_that_boundary_has_the_rank_behind_the_last) {
   Story story;
   found(story);
-  run(story, {"finish 1", "close 1", "over absence 1", "finish 2"});
-  const std::string told = run(story, {"connect 1"});
+  story.run_all({"finish 1", "close 1", "over absence 1", "finish 2"});
+  const std::string told = story.run_all({"connect 1"});
   EXPECT_NE(told.find("1 ranks are [2 1]"), std::string::npos) << told;
   EXPECT_NE(told.find("1 has finished"), std::string::npos) << told;
 }
@@ -124,10 +114,10 @@ TEST(Ending, who_was_lost_at_that_boundary_has_the_rank_behind_the_last) {
 TEST(Ending, who_stood_elsewhere_when_the_others_went_on_has_not_finished_the_run) {
   Story story;
   found(story);
-  run(story, {"state 1 600/a", "finish 1", "close 1", "over absence 1", "refresh 2",
-              "state 2 700/b", "finish 2"});
+  story.run_all({"state 1 600/a", "finish 1", "close 1", "over absence 1", "refresh 2",
+                 "state 2 700/b", "finish 2"});
   ASSERT_TRUE(story.held().ended);
-  const std::string told = run(story, {"connect 1"});
+  const std::string told = story.run_all({"connect 1"});
   EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
 }
 
@@ -135,11 +125,12 @@ TEST(Ending, who_stood_elsewhere_when_the_others_went_on_has_not_finished_the_ru
 TEST(Ending, a_member_of_an_earlier_founding_has_not_finished_the_run) {
   Story story;
   found(story);
-  run(story, {"finish 1", "close 1", "over absence 1", "crash 2", "over absence 2", "over refound",
-              "connect 3", "connect 4", "refresh 3", "refresh 4", "finish 3", "finish 4"});
+  story.run_all({"finish 1", "close 1", "over absence 1", "crash 2", "over absence 2",
+                 "over refound", "connect 3", "connect 4", "refresh 3", "refresh 4", "finish 3",
+                 "finish 4"});
   ASSERT_TRUE(story.held().ended);
   ASSERT_EQ(story.held().ended->boundary, story.peer(1).step);
-  const std::string told = run(story, {"connect 1"});
+  const std::string told = story.run_all({"connect 1"});
   EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
 }
 
@@ -149,7 +140,7 @@ TEST(Ending, a_newcomer_that_was_admitted_has_finished_the_run_as_the_others_hav
   std::string told;
   for (const char* command :
        {"connect 3", "refresh 3", "refresh 1", "refresh 2", "finish 1", "finish 2", "finish 3"}) {
-    told += run(story, {command});
+    told += story.run_all({command});
   }
   ASSERT_TRUE(story.held().ended) << told;
   EXPECT_EQ(story.held().ended->members.size(), 3U) << told;
@@ -161,9 +152,10 @@ TEST(Ending, a_newcomer_that_was_admitted_has_finished_the_run_as_the_others_hav
 TEST(Ending, members_that_stand_at_different_boundaries_finish_nothing) {
   Story story;
   found(story);
-  run(story, {"issue 1", "issue 2", "complete 1 1.0", "complete 2 1.0", "refresh 2", "finish 1"});
+  story.run_all(
+      {"issue 1", "issue 2", "complete 1 1.0", "complete 2 1.0", "refresh 2", "finish 1"});
   ASSERT_EQ(story.peer(2).step, 2U) << "it has passed the boundary at which the other one stands";
-  run(story, {"finish 2"});
+  story.run_all({"finish 2"});
   EXPECT_FALSE(story.held().over);
 }
 

@@ -11,19 +11,16 @@ namespace {
 
 using story::Story;
 
-void run(Story& story, std::initializer_list<const char*> commands) {
-  for (const char* command : commands) static_cast<void>(story.run(command));
-}
-
 void lose_two(Story& story) {
-  run(story, {"config min_peers=2", "boot", "clock 100", "connect 1", "connect 2", "over founding",
-              "refresh 1", "refresh 2", "crash 1", "crash 2", "over absence 1", "over absence 2"});
+  story.run_all({"config min_peers=2", "boot", "clock 100", "connect 1", "connect 2",
+                 "over founding", "refresh 1", "refresh 2", "crash 1", "crash 2", "over absence 1",
+                 "over absence 2"});
 }
 
 TEST(Standstill, it_says_who_may_come_back_and_how_long) {
   Story story;
   lose_two(story);
-  run(story, {"clock 110", "connect 3"});
+  story.run_all({"clock 110", "connect 3"});
   const std::string text = standstill(story.master());
   EXPECT_NE(text.find("rank 0 (0000000000000001), rank 1 (0000000000000002) may come back for 50 s "
                       "(--refound-after)"),
@@ -49,7 +46,7 @@ TEST(Standstill, it_advises_nothing_where_the_operator_has_given_the_members_up)
 TEST(Standstill, newcomers_are_told_again_by_one_message_to_all) {
   Story story;
   lose_two(story);
-  run(story, {"connect 3", "connect 4", "connect 5"});
+  story.run_all({"connect 3", "connect 4", "connect 5"});
   master::State s = story.master();
   const master::Actions out = master::step(s, master::Clock{s.stands_until_s - 1, 0});
   ASSERT_EQ(out.size(), 1U);
@@ -60,7 +57,7 @@ TEST(Standstill, newcomers_are_told_again_by_one_message_to_all) {
 TEST(Standstill, a_newcomer_hears_it_once_when_it_comes) {
   Story story;
   lose_two(story);
-  run(story, {"connect 3"});
+  story.run_all({"connect 3"});
   master::State s = story.master();
   s.tells_again_s = 0;  // as after the start of a master, which is told the time after that
   EXPECT_TRUE(master::step(s, master::Clock{s.now_s, 0}).empty());
@@ -71,10 +68,10 @@ TEST(Standstill, a_newcomer_hears_it_once_when_it_comes) {
 TEST(Standstill, a_member_that_is_not_seen_to_have_ended_is_waited_for) {
   Story story;
   lose_two(story);
-  run(story, {"connect 3", "connect 4", "died 1"});
+  story.run_all({"connect 3", "connect 4", "died 1"});
   EXPECT_TRUE(story.master().refounding);
   EXPECT_EQ(standstill(story.master()).find("rank 0 ("), std::string::npos);
-  run(story, {"died 2"});
+  story.run_all({"died 2"});
   EXPECT_FALSE(story.master().refounding);
   EXPECT_TRUE(story.peer(3).started);
   EXPECT_TRUE(story.peer(4).started);
@@ -82,10 +79,11 @@ TEST(Standstill, a_member_that_is_not_seen_to_have_ended_is_waited_for) {
 
 TEST(Standstill, while_a_member_is_here_a_death_that_is_seen_changes_nothing_for_it) {
   Story story;
-  run(story, {"config min_peers=2", "boot", "connect 1", "connect 2", "over founding", "refresh 1",
-              "refresh 2", "died 1"});  // it is connected: what was seen is another process
+  story.run_all({"config min_peers=2", "boot", "connect 1", "connect 2", "over founding",
+                 "refresh 1", "refresh 2",
+                 "died 1"});  // it is connected: what was seen is another process
   EXPECT_TRUE(story.master().running);
-  run(story, {"crash 1", "died 1"});
+  story.run_all({"crash 1", "died 1"});
   EXPECT_TRUE(story.master().running);
   EXPECT_EQ(story.held().epoch->members.size(), 1U);
   EXPECT_EQ(standstill(story.master()), "");

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <deque>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <sstream>
@@ -192,6 +193,15 @@ class Story {
     act(verb);
     settle();
     return lines_;
+  }
+  /// What came of the last one.
+  std::string run_all(std::initializer_list<const char*> commands) {
+    std::string last;
+    for (const char* command : commands) {
+      last.clear();
+      for (const std::string& line : run(command)) last += line + "\n";
+    }
+    return last;
   }
 
   [[nodiscard]] const master::State& master() const { return master_; }

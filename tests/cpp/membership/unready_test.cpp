@@ -19,7 +19,7 @@ void ready(State& s, std::uint64_t p) {
 }
 
 /// A new epoch of the same members is proposed.
-void propose(State& s) {
+void propose_same(State& s) {
   static_cast<void>(tell(s, 1, Relinked{EpochId::make(1, 1), PeerId{2}}));
   ASSERT_TRUE(s.proposal);
 }
@@ -33,7 +33,7 @@ void vote(State& s, std::initializer_list<StateRoot> roots) {
 
 TEST(Unready, a_member_that_never_says_that_it_is_ready_goes_after_two_minutes) {
   State s = trio();
-  propose(s);
+  propose_same(s);
   ready(s, 1);
   ready(s, 2);
   EXPECT_NEAR(static_cast<double>(until_another(s, 200)), 120, 1);
@@ -81,7 +81,7 @@ TEST(Unready, one_whose_state_no_other_can_fetch_goes_and_not_those_that_need_it
 
 TEST(Unready, while_most_are_not_ready_for_no_known_reason_it_is_proposed_anew) {
   State s = trio();
-  propose(s);
+  propose_same(s);
   ready(s, 1);
   EXPECT_NEAR(static_cast<double>(until_another(s, 200)), 120, 1);
   ASSERT_TRUE(s.proposal);
@@ -91,7 +91,7 @@ TEST(Unready, while_most_are_not_ready_for_no_known_reason_it_is_proposed_anew) 
 TEST(Unready, each_proposal_has_its_own_time) {
   State s = trio();
   for (int times = 0; times < 3; ++times) {
-    propose(s);
+    propose_same(s);
     ready(s, 1);
     ready(s, 2);
     EXPECT_EQ(until_another(s, 100), 0U);

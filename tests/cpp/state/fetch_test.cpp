@@ -148,8 +148,8 @@ TEST(StateFetch, without_memory_it_fails_and_what_came_stays) {
 }
 
 /// Memory of the caller, for all items but the manifest.
-struct Caller {
-  explicit Caller(const Fetching& run) : wanted(run.wanted()) {
+struct FetchCaller {
+  explicit FetchCaller(const Fetching& run) : wanted(run.wanted()) {
     for (std::size_t i = 1; i < wanted.size(); ++i) {
       before.push_back(filled(run.items[i].size(), 100 + i));
     }
@@ -167,7 +167,7 @@ struct Caller {
 TEST(StateFetch, all_targets_are_replaced_and_taken_back_together) {
   Fetching run;
   ASSERT_TRUE(run.run().value());
-  Caller caller(run);
+  FetchCaller caller(run);
   const std::vector<Bytes> after(run.items.begin() + 1, run.items.end());
   ASSERT_FALSE(run.fetch.replace(caller.targets).failed());
   EXPECT_EQ(caller.now, after);
@@ -184,7 +184,7 @@ TEST(StateFetch, all_targets_are_replaced_and_taken_back_together) {
 TEST(StateFetch, what_the_targets_held_is_never_taken_for_an_item) {
   Fetching run;
   ASSERT_TRUE(run.run().value());
-  Caller caller(run);
+  FetchCaller caller(run);
   ASSERT_FALSE(run.fetch.replace(caller.targets).failed());
   const std::vector<Bytes> after = caller.now;
   EXPECT_TRUE(run.run().value());
@@ -216,7 +216,7 @@ TEST(StateFetch, nothing_is_replaced_where_one_target_does_not_fit) {
   for (const auto& spoil : std::vector<std::function<void(StateFetch::Target&)>>{
            [](auto& target) { target.digest[0] ^= 1; },
            [](auto& target) { target.memory = target.memory.first(0); }}) {
-    Caller caller(run);
+    FetchCaller caller(run);
     spoil(caller.targets[2]);
     EXPECT_EQ(run.fetch.replace(caller.targets).code, ErrorCode::invalid);
     EXPECT_EQ(caller.now, caller.before);

@@ -42,9 +42,9 @@ double rate_of(Pair& pair, const std::function<std::uint64_t()>& received) {
   return most;
 }
 
-class Rates : public testing::TestWithParam<std::pair<std::uint32_t, Plaintext>> {};
+class CappedRates : public testing::TestWithParam<std::pair<std::uint32_t, Plaintext>> {};
 
-TEST_P(Rates, of_all_lanes_of_a_link_together_are_the_cap) {
+TEST_P(CappedRates, of_all_lanes_of_a_link_together_are_the_cap) {
   LinkOptions options = capped(GetParam().first);
   options.plaintext = GetParam().second;
   Bulk bulk(32U << 20, options);
@@ -55,7 +55,7 @@ TEST_P(Rates, of_all_lanes_of_a_link_together_are_the_cap) {
   EXPECT_EQ(at.rate_held_ms(), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, Rates,
+INSTANTIATE_TEST_SUITE_P(Lanes, CappedRates,
                          testing::Values(std::pair{0U, Plaintext::all},
                                          std::pair{1U, Plaintext::all},
                                          std::pair{5U, Plaintext::all},

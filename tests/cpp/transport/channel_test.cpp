@@ -17,7 +17,7 @@ namespace {
 using test::bytes_of;
 using test::run_until;
 
-struct End {
+struct ChannelEnd {
   std::unique_ptr<Channel> channel;
   std::vector<std::string> arrived;
   std::string closed;
@@ -33,7 +33,7 @@ struct End {
 /// A listener that keeps what it accepts, and dials to it.
 struct World {
   Loop loop;
-  std::vector<std::unique_ptr<End>> accepted;
+  std::vector<std::unique_ptr<ChannelEnd>> accepted;
   std::unique_ptr<ChannelListener> listener;
   std::vector<std::unique_ptr<Dial>> dials;
   bool trusts = true;
@@ -42,7 +42,7 @@ struct World {
     auto made = listen_channels(
         loop, "127.0.0.1", 0,
         [this](std::unique_ptr<Channel> channel) {
-          accepted.push_back(std::make_unique<End>());
+          accepted.push_back(std::make_unique<ChannelEnd>());
           accepted.back()->take(std::move(channel));
           if (trusts) accepted.back()->channel->trust();
         },
@@ -54,8 +54,8 @@ struct World {
     return "127.0.0.1:" + std::to_string(listener->port());
   }
 
-  std::unique_ptr<End> connect() {
-    auto end = std::make_unique<End>();
+  std::unique_ptr<ChannelEnd> connect() {
+    auto end = std::make_unique<ChannelEnd>();
     dials.push_back(
         dial_channel(loop, address(), 5000, [&](Result<std::unique_ptr<Channel>> result) {
           EXPECT_TRUE(result.ok()) << result.error().text;
@@ -78,7 +78,7 @@ struct World {
 TEST(Channel, messages_arrive_in_their_order_in_both_directions) {
   World world;
   const auto end = world.connect();
-  End& other = *world.accepted[0];
+  ChannelEnd& other = *world.accepted[0];
   for (int i = 0; i < 200; ++i) {
     end->channel->send(bytes_of("to " + std::to_string(i)));
     other.channel->send(bytes_of("from " + std::to_string(i)));
@@ -147,7 +147,7 @@ TEST(Channel, close_sends_what_is_queued_also_when_the_channel_is_destroyed_at_o
   EXPECT_GT(end->channel->queued_bytes(), 0U);
   end->channel->close();
   end.reset();
-  End& other = *world.accepted[0];
+  ChannelEnd& other = *world.accepted[0];
   ASSERT_TRUE(run_until(world.loop, [&] { return !other.closed.empty(); }));
   EXPECT_EQ(other.arrived.size(), 64U);
 }
@@ -178,7 +178,7 @@ TEST(Channel, it_may_be_destroyed_inside_its_own_callback) {
 TEST(Channel, what_was_sent_before_a_close_arrives_although_the_other_side_goes_on_sending) {
   World world;
   const auto end = world.connect();
-  End& other = *world.accepted[0];
+  ChannelEnd& other = *world.accepted[0];
   other.channel->send(bytes_of("you are refused"));
   other.channel->close();
   for (int i = 0; i < 100; ++i) end->channel->send(bytes_of(std::string(100000, 'z')));

@@ -88,8 +88,8 @@ struct Busy {
 };
 
 /// The link of a peer that a test plays, and of which it holds every socket.
-struct Played {
-  explicit Played(std::size_t lanes)
+struct PlayedPeer {
+  explicit PlayedPeer(std::size_t lanes)
       : key(test::key_below(pair.high_id())), peer(pair, key, kNumber, lanes) {
     pair.high.links->open(peer.handle(), 30000, false);
     EXPECT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
@@ -202,7 +202,7 @@ TEST(Join, lanes_of_a_link_that_was_dialled_early_wait_with_it) {
 // dead
 
 TEST(Join, a_wrong_number_or_another_peer_is_refused_and_disturbs_nobody) {
-  Played played(2);
+  PlayedPeer played(2);
   const KeyPair another = test::key_below(played.pair.high_id());
   for (const bool same : {true, false}) {
     for (const std::uint64_t number : {kNumber, kNumber + 1}) {
@@ -221,7 +221,7 @@ TEST(Join, a_wrong_number_or_another_peer_is_refused_and_disturbs_nobody) {
 }
 
 TEST(Join, a_lane_that_ends_between_any_two_steps_before_it_has_joined_harms_nothing) {
-  Played played(1);
+  PlayedPeer played(1);
   for (const Step step : {Step::connected, Step::opened, Step::greeted, Step::offered, Step::proven,
                           Step::answered}) {
     auto client = played.peer.dial(true, step);
@@ -243,7 +243,7 @@ TEST(Join, a_lane_that_ends_between_any_two_steps_before_it_has_joined_harms_not
 }
 
 TEST(Join, lanes_that_have_vanished_take_no_room) {
-  Played played(1);
+  PlayedPeer played(1);
   for (std::size_t i = 0; i < kLanesMax + 5; ++i) {
     const auto client = played.peer.dial(true);
     ASSERT_EQ(BarePeer::verdict(*client), LaneVerdict::accepted) << i;
@@ -255,7 +255,7 @@ TEST(Join, lanes_that_have_vanished_take_no_room) {
 
 TEST(Join,
      a_lane_that_stalls_before_the_answer_is_dropped_after_the_handshake_time_and_harms_nothing) {
-  Played played(1);
+  PlayedPeer played(1);
   std::vector<std::unique_ptr<BareClient>> clients;
   for (const Step step : {Step::connected, Step::opened, Step::greeted, Step::offered}) {
     clients.push_back(played.peer.dial(true, step));
@@ -270,7 +270,7 @@ TEST(Join,
 }
 
 TEST(Join, a_lane_joins_however_long_its_dialler_stops_after_the_answer) {
-  Played played(1);
+  PlayedPeer played(1);
   auto late = played.peer.dial(true);
   ASSERT_FALSE(
       test::poll_until(played.pair.loop, [&] { return late->closed(); }, kHandshakeMs + 500));
@@ -326,7 +326,7 @@ TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_la
 }
 
 TEST(Join, a_lane_that_has_joined_carries_the_bulk_data_and_is_missed_like_any_other) {
-  Played played(1);
+  PlayedPeer played(1);
   auto joined = played.peer.dial(true);
   BarePeer::say(*joined, FrameType::joined);
   Tensor tensor(1U << 20);
@@ -345,7 +345,7 @@ TEST(Join, a_lane_that_has_joined_carries_the_bulk_data_and_is_missed_like_any_o
 
 TEST(Join, a_lane_joins_once_and_the_first_one_never) {
   for (const std::size_t lane : {0U, 1U}) {
-    Played played(2);
+    PlayedPeer played(2);
     BarePeer::say(*played.peer.clients[lane], FrameType::joined);
     ASSERT_TRUE(played.pair.until([&] { return !played.pair.high.events.down.empty(); }));
     EXPECT_NE(played.pair.high.events.reasons[0].find("broken framing"), std::string::npos);

@@ -205,7 +205,7 @@ TEST(Loop, it_does_not_wait_where_a_deferred_function_has_run) {
 }
 
 /// Has something when `come` is set.
-struct Seen : Loop::Watched {
+struct CountedLooks : Loop::Watched {
   bool look() override {
     if (!come) return false;
     come = false;
@@ -231,7 +231,7 @@ struct Seen : Loop::Watched {
 
 TEST(Loop, it_looks_at_what_is_watched_and_tells_it_before_and_after_it_waits) {
   Loop loop;
-  Seen seen;
+  CountedLooks seen;
   loop.watch(seen);
   seen.come = true;
   loop.run_once(true);  // returns, though nothing else has come
@@ -258,8 +258,8 @@ TEST(Loop, it_looks_at_what_is_watched_and_tells_it_before_and_after_it_waits) {
 
 TEST(Loop, watches_may_end_in_a_look_and_in_what_runs_just_before_the_loop_waits) {
   Loop loop;
-  std::vector<std::unique_ptr<Seen>> all;
-  for (int i = 0; i < 3; ++i) loop.watch(*all.emplace_back(std::make_unique<Seen>()));
+  std::vector<std::unique_ptr<CountedLooks>> all;
+  for (int i = 0; i < 3; ++i) loop.watch(*all.emplace_back(std::make_unique<CountedLooks>()));
   all[0]->on_look = [&] {
     loop.unwatch(*all[1]);
     all[1].reset();

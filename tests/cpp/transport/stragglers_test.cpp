@@ -8,14 +8,14 @@ namespace pccl {
 namespace {
 
 using Places = std::vector<std::size_t>;
-constexpr std::uint64_t kTripUs = 80'000;
+constexpr std::uint64_t kRttUs = 80'000;
 
 LaneProgress stuck(std::uint64_t ms) { return {true, false, false, ms}; }
 const LaneProgress kDrained{true, true, false, 0};
 
 TEST(Stragglers, are_lanes_over_which_nothing_arrives_while_something_does_over_others) {
   const std::vector<LaneProgress> lanes = {stuck(0), stuck(1999), stuck(2000), stuck(9000)};
-  EXPECT_EQ(stragglers(lanes, {kTripUs, 0}), (Places{2, 3}));
+  EXPECT_EQ(stragglers(lanes, {kRttUs, 0}), (Places{2, 3}));
 }
 
 TEST(Stragglers, have_more_time_where_packets_need_longer) {
@@ -25,32 +25,31 @@ TEST(Stragglers, have_more_time_where_packets_need_longer) {
 TEST(Stragglers, are_also_lanes_that_are_not_used_any_more_and_hold_something) {
   std::vector<LaneProgress> lanes = {stuck(0), stuck(3000)};
   lanes[1].used = false;
-  EXPECT_EQ(stragglers(lanes, {kTripUs, 0}), (Places{1}));
+  EXPECT_EQ(stragglers(lanes, {kRttUs, 0}), (Places{1}));
 }
 
 TEST(Stragglers, at_the_end_are_those_for_which_half_of_the_lanes_wait) {
   const std::vector<LaneProgress> few = {kDrained, stuck(10), stuck(20)};
   std::vector<LaneProgress> half = {kDrained, stuck(10), kDrained, stuck(20)};
-  EXPECT_EQ(stragglers(few, {kTripUs, 500}), Places{});
-  EXPECT_EQ(stragglers(few, {kTripUs, 1999}), Places{});
-  EXPECT_EQ(stragglers(few, {kTripUs, 2000}), (Places{1, 2})) << "a way of most lanes may be gone";
-  EXPECT_EQ(stragglers(half, {kTripUs, 240}), (Places{1, 3}));
-  EXPECT_EQ(stragglers(half, {kTripUs, 239}), Places{}) << "three round trips";
+  EXPECT_EQ(stragglers(few, {kRttUs, 500}), Places{});
+  EXPECT_EQ(stragglers(few, {kRttUs, 1999}), Places{});
+  EXPECT_EQ(stragglers(few, {kRttUs, 2000}), (Places{1, 2})) << "a way of most lanes may be gone";
+  EXPECT_EQ(stragglers(half, {kRttUs, 240}), (Places{1, 3}));
+  EXPECT_EQ(stragglers(half, {kRttUs, 239}), Places{}) << "three round trips";
   EXPECT_EQ(stragglers(half, {1000, 199}), Places{}) << "200 ms at least";
-  EXPECT_EQ(stragglers(half, {kTripUs, 0}), Places{}) << "slices wait for these lanes";
+  EXPECT_EQ(stragglers(half, {kRttUs, 0}), Places{}) << "slices wait for these lanes";
   half[1].held = true;
-  EXPECT_EQ(stragglers(half, {kTripUs, 240}), Places{}) << "the rate of the process is the limit";
+  EXPECT_EQ(stragglers(half, {kRttUs, 240}), Places{}) << "the rate of the process is the limit";
   half = {kDrained, stuck(10), kDrained, stuck(20)};
   half[0].used = half[2].used = false;
-  EXPECT_EQ(stragglers(half, {kTripUs, 240}), Places{})
-      << "lanes that take no slices wait for none";
+  EXPECT_EQ(stragglers(half, {kRttUs, 240}), Places{}) << "lanes that take no slices wait for none";
 }
 
 TEST(Stragglers, have_more_time_where_the_line_needs_it_for_what_is_under_way) {
   const std::vector<LaneProgress> half = {kDrained, stuck(10)};
-  EXPECT_EQ(stragglers(half, {kTripUs, 240, 150}), (Places{1}));
-  EXPECT_EQ(stragglers(half, {kTripUs, 1249, 1000}), Places{});
-  EXPECT_EQ(stragglers(half, {kTripUs, 1250, 1000}), (Places{1}));
+  EXPECT_EQ(stragglers(half, {kRttUs, 240, 150}), (Places{1}));
+  EXPECT_EQ(stragglers(half, {kRttUs, 1249, 1000}), Places{});
+  EXPECT_EQ(stragglers(half, {kRttUs, 1250, 1000}), (Places{1}));
 }
 
 /// A look of 50 ms while slices wait.
@@ -128,12 +127,12 @@ TEST(TimeNeeded, of_a_line_that_has_become_slow_while_nothing_was_sent_is_soon_r
 
 TEST(Stragglers, are_none_where_nothing_arrives_over_any_lane) {
   const std::vector<LaneProgress> lanes = {stuck(0), stuck(0), stuck(0)};
-  EXPECT_EQ(stragglers(lanes, {kTripUs, 9000}), Places{}) << "the peer has stopped, or the line";
+  EXPECT_EQ(stragglers(lanes, {kRttUs, 9000}), Places{}) << "the peer has stopped, or the line";
 }
 
 TEST(Stragglers, of_lanes_that_are_all_drained_are_none) {
-  EXPECT_EQ(stragglers(std::vector{kDrained, kDrained}, {kTripUs, 10'000}), Places{});
-  EXPECT_EQ(stragglers({}, {kTripUs, 10'000}), Places{});
+  EXPECT_EQ(stragglers(std::vector{kDrained, kDrained}, {kRttUs, 10'000}), Places{});
+  EXPECT_EQ(stragglers({}, {kRttUs, 10'000}), Places{});
 }
 
 }  // namespace

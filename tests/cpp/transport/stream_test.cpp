@@ -3,7 +3,7 @@
 #include "transport/stream.h"
 
 #include <gtest/gtest.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 

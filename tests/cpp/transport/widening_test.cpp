@@ -8,8 +8,8 @@ namespace pccl {
 namespace {
 
 /// A link over which each lane carries so much for each look.
-struct Played {
-  explicit Played(bool dials, std::size_t short_line_lanes = 1, bool model = true)
+struct PlayedLoad {
+  explicit PlayedLoad(bool dials, std::size_t short_line_lanes = 1, bool model = true)
       : widening(loop, {.dials = dials, .short_line_lanes = short_line_lanes, .model = model},
                  {[this] { return next(); }, [this](std::uint64_t) { ++mended; },
                   [this](std::size_t lanes) { used = lanes; },
@@ -50,7 +50,7 @@ struct Played {
 };
 
 TEST(Widening, dials_lanes_while_a_long_link_is_full) {
-  Played link(true);
+  PlayedLoad link(true);
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.used == 4; }));
   EXPECT_EQ(link.dialled, 3U);
@@ -59,7 +59,7 @@ TEST(Widening, dials_lanes_while_a_long_link_is_full) {
 
 TEST(Widening, dials_a_lane_for_each_thread_once_a_short_link_has_carried_64_mib) {
   for (const std::size_t threads : {1U, 4U}) {
-    Played link(true, threads);
+    PlayedLoad link(true, threads);
     link.load.line.least_trip_us = 50;
     link.load.full = false;  // bursts
     link.widening.wake();
@@ -81,7 +81,7 @@ TEST(Widening, holds_connections_to_what_a_crowded_line_carries_those_by_losses_
   };
   for (const Case& at :
        {Case{true, 3000, true}, Case{false, 3000, false}, Case{false, 5000, true}}) {
-    Played link(true);
+    PlayedLoad link(true);
     link.load.line.by_model = at.by_model;
     link.load.line.least_trip_us = at.trip_us;
     link.load.line.trip_us = at.trip_us + 10'000;  // a queue
@@ -93,7 +93,7 @@ TEST(Widening, holds_connections_to_what_a_crowded_line_carries_those_by_losses_
 }
 
 TEST(Widening, wants_no_lanes_that_cannot_be_had_where_losses_ask_for_many) {
-  Played link(true);
+  PlayedLoad link(true);
   link.joins = false;
   link.load.line.least_trip_us = link.load.line.trip_us = 80'000;
   link.widening.refused();
@@ -110,7 +110,7 @@ TEST(Widening, wants_no_lanes_that_cannot_be_had_where_losses_ask_for_many) {
 }
 
 TEST(Widening, holds_a_link_to_nothing_that_has_no_more_to_send_than_its_lanes_take) {
-  Played link(true);
+  PlayedLoad link(true);
   link.load.line.by_model = true;
   link.resends = 0.1;
   link.widening.wake();
@@ -123,7 +123,7 @@ TEST(Widening, holds_a_link_to_nothing_that_has_no_more_to_send_than_its_lanes_t
 }
 
 TEST(Widening, lanes_that_cannot_be_had_are_no_part_of_a_trial) {
-  Played link(true);
+  PlayedLoad link(true);
   link.joins = false;
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
@@ -133,7 +133,7 @@ TEST(Widening, lanes_that_cannot_be_had_are_no_part_of_a_trial) {
 }
 
 TEST(Widening, dials_32_lanes_at_a_time) {
-  Played link(true);
+  PlayedLoad link(true);
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.used == 64; }));
   ASSERT_TRUE(link.until([&] { return link.load.lanes == 64; }));
@@ -142,7 +142,7 @@ TEST(Widening, dials_32_lanes_at_a_time) {
 
 TEST(Widening, asks_for_no_more_lanes_while_the_process_sends_under_its_rate) {
   for (const bool always : {true, false}) {
-    Played link(true);
+    PlayedLoad link(true);
     link.load.line.by_model = true;
     link.load.waits = true;
     link.load.held = always;
@@ -160,7 +160,7 @@ TEST(Widening, asks_for_no_more_lanes_while_the_process_sends_under_its_rate) {
 }
 
 TEST(Widening, looks_only_while_the_link_sends) {
-  Played link(true);
+  PlayedLoad link(true);
   link.load.sends = link.load.full = false;
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.looks == 2; }));
@@ -170,7 +170,7 @@ TEST(Widening, looks_only_while_the_link_sends) {
 }
 
 TEST(Widening, the_side_that_was_dialled_waits_for_the_other_one_first) {
-  Played link(false);
+  PlayedLoad link(false);
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.used == 4; }));
   EXPECT_EQ(link.dialled, 0U);
@@ -178,7 +178,7 @@ TEST(Widening, the_side_that_was_dialled_waits_for_the_other_one_first) {
 }
 
 TEST(Widening, the_side_that_was_dialled_tries_one_lane_before_it_dials_several) {
-  Played link(false);
+  PlayedLoad link(false);
   link.joins = false;
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.dialled > 0; }));
@@ -189,7 +189,7 @@ TEST(Widening, the_side_that_was_dialled_tries_one_lane_before_it_dials_several)
 }
 
 TEST(Widening, a_lane_that_was_lost_is_dialled_anew_after_a_second) {
-  Played link(true);
+  PlayedLoad link(true);
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.used == 4 && link.load.lanes == 4; }));
   --link.load.lanes;
@@ -200,7 +200,7 @@ TEST(Widening, a_lane_that_was_lost_is_dialled_anew_after_a_second) {
 }
 
 TEST(Widening, leaves_a_short_link_alone) {
-  Played link(true);
+  PlayedLoad link(true);
   link.load.line.least_trip_us = 100;
   link.load.lanes = 5;
   link.used = 5;
@@ -211,14 +211,14 @@ TEST(Widening, leaves_a_short_link_alone) {
 }
 
 /// Of 1 ms; 160 Mbit/s arrive, and a packet of ten is lost.
-void be_short_and_lossy(Played& link) {
+void be_short_and_lossy(PlayedLoad& link) {
   link.load.line.least_trip_us = 1000;
   link.load.line.packet_bytes = 1448;
   link.resends = 0.1;
 }
 
 TEST(Widening, goes_by_a_model_where_losses_are_the_limit_of_a_short_link) {
-  Played link(true);
+  PlayedLoad link(true);
   be_short_and_lossy(link);
   link.has_model = true;
   link.widening.wake();
@@ -231,7 +231,7 @@ TEST(Widening, goes_by_a_model_where_losses_are_the_limit_of_a_short_link) {
 
 TEST(Widening, dials_lanes_where_losses_are_the_limit_of_a_short_link_and_no_model_is_to_be_had) {
   for (const bool allowed : {true, false}) {
-    Played link(true, 1, allowed);
+    PlayedLoad link(true, 1, allowed);
     be_short_and_lossy(link);
     link.widening.wake();
     ASSERT_TRUE(link.until([&] { return link.used == 4; }));
@@ -241,7 +241,7 @@ TEST(Widening, dials_lanes_where_losses_are_the_limit_of_a_short_link_and_no_mod
 }
 
 TEST(Widening, over_a_short_link_without_a_model_has_no_fewer_lanes_than_threads) {
-  Played link(true, 3, /*model=*/false);
+  PlayedLoad link(true, 3, /*model=*/false);
   be_short_and_lossy(link);
   link.load.lanes = link.used = 3;
   link.widening.wake();
@@ -254,7 +254,7 @@ TEST(Widening, over_a_short_link_without_a_model_has_no_fewer_lanes_than_threads
 
 TEST(Widening, leaves_a_short_link_alone_whose_connections_have_the_model_of_their_host) {
   for (const bool allowed : {true, false}) {
-    Played link(true, 1, allowed);
+    PlayedLoad link(true, 1, allowed);
     be_short_and_lossy(link);
     link.load.line.by_model = true;
     link.widening.wake();
@@ -265,7 +265,7 @@ TEST(Widening, leaves_a_short_link_alone_whose_connections_have_the_model_of_the
 }
 
 TEST(Widening, a_lane_that_was_refused_is_not_dialled_again_at_once) {
-  Played link(true);
+  PlayedLoad link(true);
   link.joins = false;
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
