@@ -92,10 +92,9 @@ void Gate::admit(Socket socket) {
     if (taken) refusals_->proven(remote_host);
     forget(here);
   });
-  talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
-    const auto ended = weak.lock();
-    if (ended && ended->only_looked()) return;  // whether a process listens here
-    log->refused(remote_host, reason);
+  talk->on_failed([log = refusals_, remote_host](const TalkEnd& end) {
+    if (end.how == TalkEnd::How::looked) return;  // whether a process listens here
+    log->refused(remote_host, end.reason);
   });
   talk->expect(
       kOpeningBytes,
@@ -112,10 +111,9 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
   const auto opening = decode_opening(bytes);
   if (!opening) return talk->fail(opening.error().text);
   // A process of pccl's that dials, and ends or leaves meanwhile, is nobody to be warned of.
-  talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
-    const auto ended = weak.lock();
-    if (ended && ended->gone()) return log->gone(remote_host);
-    log->refused(remote_host, reason);
+  talk->on_failed([log = refusals_, remote_host](const TalkEnd& end) {
+    if (end.how == TalkEnd::How::gone) return log->gone(remote_host);
+    log->refused(remote_host, end.reason);
   });
   talk->send(encode_opening({kProtocolVersion, purpose_}));
   const bool same_version = opening.value().version == kProtocolVersion;
@@ -123,9 +121,7 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
 
   // The other side gets our opening and can say what is wrong; closing at once could destroy the
   // opening on its way.
-  const std::string why = !same_version ? "it speaks protocol version " +
-                                              std::to_string(opening.value().version) +
-                                              ", this process " + std::to_string(kProtocolVersion)
+  const std::string why = !same_version               ? other_version(opening.value())
                           : purpose_ == Purpose::lane ? "it looks for a master, here is a peer"
                                                       : "it looks for a peer, here is a master";
   refusals_->refused(remote_host, why);

@@ -50,6 +50,11 @@ Result<Opening> decode_opening(std::span<const std::byte> bytes) {
   return opening;
 }
 
+std::string other_version(const Opening& there) {
+  return "it speaks protocol version " + std::to_string(there.version) + ", this process " +
+         std::to_string(kProtocolVersion);
+}
+
 std::uint32_t lane_capabilities(Plaintext allowed, bool loopback, bool local) {
   const bool plain = allowed == Plaintext::all || (allowed == Plaintext::loopback && loopback);
   return (plain ? capability::kPlain : 0) | (local ? capability::kSharedMemory : 0);

@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -60,6 +61,8 @@ using OpeningBytes = std::array<std::byte, kOpeningBytes>;
 [[nodiscard]] OpeningBytes encode_opening(const Opening& opening);
 /// Reads the opening in kOpeningBytes bytes, of any version; `malformed` if they are no opening.
 [[nodiscard]] Result<Opening> decode_opening(std::span<const std::byte> bytes);
+/// Why this process does not speak to one with that opening, of another version.
+[[nodiscard]] std::string other_version(const Opening& there);
 /// Can bytes that start like this still become an opening?
 [[nodiscard]] bool may_be_opening(std::span<const std::byte> start);
 

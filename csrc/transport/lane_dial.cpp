@@ -55,8 +55,9 @@ void LaneDial::connected(Socket socket, const std::string& address) {
   offered_ = false;
   talk_ = std::make_shared<Talk>(loop_, std::make_unique<SocketStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
-  talk_->on_failed([this](const std::string& reason) {
-    next(reason, reason == kNotPccl || talk_->not_proven());
+  talk_->on_failed([this](const TalkEnd& end) {
+    next(end.at_dialled(),
+         end.how == TalkEnd::How::not_pccl || end.how == TalkEnd::How::not_proven);
   });
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
@@ -97,9 +98,7 @@ void LaneDial::opened(std::span<const std::byte> bytes) {
   const auto opening = decode_opening(bytes);
   if (!opening) return next(opening.error().text, true);
   if (opening.value().version != kProtocolVersion) {
-    return next("it speaks protocol version " + std::to_string(opening.value().version) +
-                    ", this process " + std::to_string(kProtocolVersion),
-                true);
+    return next(other_version(opening.value()), true);
   }
   if (opening.value().purpose != Purpose::lane) return next("a master answers there", true);
   talk_->expect(kLaneOfferBytes, [this](std::span<const std::byte> offer) { offered(offer); });
@@ -168,7 +167,7 @@ void LaneDial::next(const std::string& why, bool final) {
     return connect();
   }
   final_ = final_ || final;
-  connector_->next(address_, why == kNotPccl ? kAnotherProgram : why);
+  connector_->next(address_, why);
 }
 
 void LaneDial::drop_talk() {

@@ -38,11 +38,9 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   if (hello.joins || hello.fills) {
     // A dialler drops a lane whose link it has closed meanwhile, and a first one whose packets have
     // no answer: no line in the log.
-    talk->on_failed(
-        [log = gate_.refusals(), remote_host, weak = std::weak_ptr(talk)](auto& reason) {
-          const auto ended = weak.lock();
-          if (ended && ended->not_proven()) log->refused(remote_host, reason);
-        });
+    talk->on_failed([log = gate_.refusals(), remote_host](const TalkEnd& end) {
+      if (end.how == TalkEnd::How::not_proven) log->refused(remote_host, end.reason);
+    });
   }
   if (!hello.fills) return offer(talk, hello);
   talk->expect(kFillerBytes, [this, hello, weak = std::weak_ptr(talk)](std::span<const std::byte>) {

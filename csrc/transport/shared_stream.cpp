@@ -198,7 +198,7 @@ bool SharedStream::receive_message(Passed& passed) {
   if (got == static_cast<std::ptrdiff_t>(kMessageBytes)) return true;
   // The message is sent in one piece, and comes in one.
   if (got > 0) failure_ = "broken framing: a part of a message about the shared memory";
-  if (got == 0) failure_ = "the other side has closed the connection";
+  if (got == 0) failure_ = kOtherClosed;
   if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     failure_ = errno_text(errno);
   }

@@ -21,6 +21,8 @@ namespace pccl {
 class OwnArea;
 class PeerArea;
 
+/// Why a connection is over whose other side sends no more.
+inline constexpr const char* kOtherClosed = "the other side has closed the connection";
 inline constexpr std::size_t kGatheredMax = 32;  // frames that are written in one call
 
 /// Used on the loop's thread. No call blocks, and no callback comes from inside a call: readiness

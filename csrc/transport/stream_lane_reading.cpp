@@ -84,7 +84,7 @@ bool StreamLane::settle_read() {
     return open() && bytes >= room_;
   }
   const bool failed = in_.moved.outcome == Stream::Outcome::failed;
-  ended(failed ? in_.moved.error : "the other side has closed the connection");
+  ended(failed ? in_.moved.error : kOtherClosed);
   return false;
 }
 
@@ -113,7 +113,7 @@ bool StreamLane::read_part() {
   const std::size_t now = std::min({left, here.size(), kPartBytes});
   if (now == 0) {
     const Stream::Moved end = stream_->peek(nowhere().first(1));
-    if (end.outcome == Stream::Outcome::ended) ended("the other side has closed the connection");
+    if (end.outcome == Stream::Outcome::ended) ended(kOtherClosed);
     if (end.outcome == Stream::Outcome::failed) ended(end.error);
     return false;
   }

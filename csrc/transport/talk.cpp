@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace pccl {
+namespace {
+
+using How = TalkEnd::How;
+
+}  // namespace
 
 Talk::Talk(Loop& loop, std::unique_ptr<Stream> stream, std::uint64_t deadline_ms)
     : loop_(loop), stream_(std::move(stream)) {
@@ -21,17 +26,11 @@ void Talk::listen() {
   });
 }
 
-void Talk::on_failed(std::function<void(const std::string& reason)> failed) {
-  failed_ = std::move(failed);
-}
-
 void Talk::send(std::span<const std::byte> bytes) {
   if (over()) return;
   const Stream::Moved sent = stream_->write(bytes);
-  if (sent.bytes != bytes.size()) {
-    gone_ = sent.outcome == Stream::Outcome::failed;
-    fail(sent.outcome == Stream::Outcome::failed ? sent.error : "the connection takes no bytes");
-  }
+  if (sent.outcome == Stream::Outcome::failed) return end({How::gone, sent.error});
+  if (sent.bytes != bytes.size()) fail("the connection takes no bytes");
 }
 
 void Talk::expect(std::size_t size, Got got,
@@ -72,12 +71,12 @@ void Talk::protection_ended() {
   const auto done = std::exchange(protected_, nullptr);
   stream_->want(false, false);
   if (tls_->established()) return done();
-  not_proven_ = tls_->refused();
+  const bool not_proven = tls_->refused();
   std::byte nothing{};
-  const Stream::Moved end = stream_->read(std::span(&nothing, 1));
-  if (not_proven_) return fail(unproven_ + " (" + end.error + ")");
-  gone_ = end.error.empty();
-  fail(gone_ ? "the other side has closed the connection" : end.error);
+  const Stream::Moved last = stream_->read(std::span(&nothing, 1));
+  if (not_proven) return end({How::not_proven, unproven_ + " (" + last.error + ")"});
+  if (last.error.empty()) return end({How::gone, kOtherClosed});
+  fail(last.error);
 }
 
 void Talk::tell_over(bool taken) {
@@ -113,15 +112,15 @@ void Talk::drop() {
   stream_.reset();
 }
 
-void Talk::fail(const std::string& reason) {
+void Talk::end(TalkEnd end) {
   if (over()) return;
   const auto self = shared_from_this();
   deadline_.reset();
   stream_->close();
   tell_over(false);
-  loop_.defer([self, reason] {
+  loop_.defer([self, end = std::move(end)] {
     const auto failed = std::exchange(self->failed_, nullptr);
-    if (failed) failed(reason);
+    if (failed) failed(end);
   });
 }
 
@@ -131,16 +130,15 @@ void Talk::ready() {
     const std::size_t size = finishing_ ? buffer.size() : want_ - have_.size();
     const Stream::Moved got = stream_->read(std::span(buffer).first(std::min(size, buffer.size())));
     if (got.outcome == Stream::Outcome::later) return;
-    gone_ = got.outcome == Stream::Outcome::failed || got.outcome == Stream::Outcome::ended;
-    if (got.outcome == Stream::Outcome::failed) return fail(got.error);
+    if (got.outcome == Stream::Outcome::failed) return end({How::gone, got.error});
     if (got.outcome == Stream::Outcome::ended) {
-      only_looked_ = silent_;
-      return fail("the other side has closed the connection");
+      return end({silent_ ? How::looked : How::gone, kOtherClosed});
     }
     silent_ = false;
     if (finishing_) return;  // the other side may never stop: other sockets have their turn
     have_.insert(have_.end(), buffer.data(), buffer.data() + got.bytes);
-    if (plausible_ && !plausible_(have_)) return fail(kNotPccl);
+    if (plausible_ && !plausible_(have_))
+      return end({How::not_pccl, "its first bytes are not pccl's"});
     if (have_.size() == want_) {
       stream_->want(false, false);
       const auto bytes = std::move(have_);

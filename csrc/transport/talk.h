@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/loop.h"
@@ -17,11 +18,24 @@
 
 namespace pccl {
 
-/// The reason when a talk ends because the other side's bytes are not those of pccl.
-inline constexpr const char* kNotPccl = "its first bytes are not pccl's";
-/// What a dialler says of an address: in place of kNotPccl, and when it has waited in vain.
-inline constexpr const char* kAnotherProgram =
-    "another program listens there: its first bytes are not pccl's";
+/// How a talk has ended that was not taken.
+struct TalkEnd {
+  enum class How : std::uint8_t {
+    failed,      // this side has ended it, or was told to: its reason
+    looked,      // the other side has closed it without having sent a byte
+    gone,        // the other side has closed it, or its process has ended
+    not_pccl,    // the other side's bytes are not those of pccl
+    not_proven,  // one of the ends does not hold the key
+  };
+  How how = How::failed;
+  std::string reason;
+
+  /// What a dialler says of the address.
+  [[nodiscard]] std::string at_dialled() const {
+    return (how == How::not_pccl ? "another program listens there: " : "") + reason;
+  }
+};
+/// What a dialler says of an address when it has waited in vain.
 inline constexpr const char* kNoAnswer =
     "connected, but no answer: the process there is stopped, or another program listens there";
 
@@ -35,7 +49,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   Talk& operator=(const Talk&) = delete;
 
   /// Called once at most, when the connection ended, broke or was too slow. Not after `take`.
-  void on_failed(std::function<void(const std::string& reason)> failed);
+  void on_failed(std::function<void(const TalkEnd&)> failed) { failed_ = std::move(failed); }
   /// Called once, from inside the call that takes (`taken`) or drops the talk, or in which it has
   /// failed.
   void on_over(std::function<void(bool taken)> over) { over_ = std::move(over); }
@@ -52,19 +66,14 @@ class Talk : public std::enable_shared_from_this<Talk> {
   void wait() { deadline_.reset(); }
   /// Goes on under TLS: `make` makes the one stream over the other; `done` is called when the
   /// handshake has ended well. `unproven`: the reason if it fails because an end does not hold the
-  /// key; then `not_proven` is true.
+  /// key.
   using Make = std::function<std::unique_ptr<TlsStream>(std::unique_ptr<Stream>)>;
   void protect(const Make& make, std::string unproven, std::function<void()> done);
-  [[nodiscard]] bool not_proven() const { return not_proven_; }
   /// `plain`: the stream below TLS (TlsStream::unwrap), null if it must not be used.
   [[nodiscard]] std::unique_ptr<Stream> take(bool plain = false);
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
   /// Has no byte come?
   [[nodiscard]] bool silent() const { return silent_; }
-  /// Has the other side closed the connection without having sent a byte?
-  [[nodiscard]] bool only_looked() const { return only_looked_; }
-  /// Had the other side closed the connection, or its process ended, before this side gave it up?
-  [[nodiscard]] bool gone() const { return gone_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   [[nodiscard]] std::uint64_t trip_us() const { return stream_->line().trip_us; }
   [[nodiscard]] std::size_t unacknowledged_bytes() const { return stream_->unacknowledged_bytes(); }
@@ -72,12 +81,13 @@ class Talk : public std::enable_shared_from_this<Talk> {
   [[nodiscard]] bool waits_for_all();
   [[nodiscard]] bool loopback() const { return stream_->loopback(); }
   [[nodiscard]] bool local() const { return stream_->carrier() == Stream::Carrier::unix_socket; }
-  void fail(const std::string& reason);  // deferred
-  void drop();                           // at once, without a callback
+  void fail(std::string reason) { end({TalkEnd::How::failed, std::move(reason)}); }  // deferred
+  void drop();  // at once, without a callback
 
  private:
   void listen();
   void ready();
+  void end(TalkEnd end);
   void protection_ended();
   void tell_over(bool taken);
   void leave(bool taken);
@@ -87,9 +97,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   TlsStream* tls_ = nullptr;        // `stream_`, once it is protected
   std::function<void()> protected_;
   std::string unproven_;
-  bool not_proven_ = false;
   std::unique_ptr<Timer> deadline_;
-  std::function<void(const std::string&)> failed_;
+  std::function<void(const TalkEnd&)> failed_;
   std::function<void(bool)> over_;
   std::vector<std::byte> have_;
   std::size_t want_ = 0;
@@ -97,8 +106,6 @@ class Talk : public std::enable_shared_from_this<Talk> {
   std::function<bool(std::span<const std::byte>)> plausible_;
   bool finishing_ = false;
   bool silent_ = true;
-  bool only_looked_ = false;
-  bool gone_ = false;
 };
 
 }  // namespace pccl

@@ -62,7 +62,7 @@ void at_master(Input& in) {
   Loop loop;
   auto [here, there] = test::MemoryStream::pair(loop, 1U << 16, 1U << 20);
   const auto talk = std::make_shared<Talk>(loop, std::move(here), 5000);
-  talk->on_failed([](const std::string& reason) { require(!reason.empty(), "a reason"); });
+  talk->on_failed([](const TalkEnd& end) { require(!end.reason.empty(), "a reason"); });
   admit(loop, talk, std::make_shared<Entrance>(Entrance{master_key(), some_tokens()}),
         [](const Caller&) { require(false, "who proves nothing stays out"); });
   talk_to(*there, loop, in);
@@ -72,7 +72,7 @@ void at_member(Input& in) {
   Loop loop;
   auto [here, there] = test::MemoryStream::pair(loop, 1U << 16, 1U << 20);
   const auto talk = std::make_shared<Talk>(loop, std::move(here), 5000);
-  talk->on_failed([](const std::string& reason) { require(!reason.empty(), "a reason"); });
+  talk->on_failed([](const TalkEnd& end) { require(!end.reason.empty(), "a reason"); });
   const Entry entry{own_key(), std::make_shared<const Tokens>(some_tokens()), "r"};
   enter(loop, talk, entry, [](const Error& error) {
     require(error.failed(), "a member does not enter at another master");

@@ -86,8 +86,8 @@ void put_entrance() {
   const Tokens tokens({{"t", Secret(three), key_hash(key(1).public_key()), {}}}, "F");
   const auto at_master = std::make_shared<Talk>(loop, std::move(master_end), 5000);
   const auto at_member = std::make_shared<Talk>(loop, std::move(member_end), 5000);
-  at_master->on_failed([](const std::string&) {});
-  at_member->on_failed([](const std::string&) {});
+  at_master->on_failed([](const TalkEnd&) {});
+  at_member->on_failed([](const TalkEnd&) {});
   admit(loop, at_master, std::make_shared<Entrance>(Entrance{key(1), tokens}),
         [](const Caller&) {});
   enter(loop, at_member, {key(2), std::make_shared<const Tokens>(tokens), "r"},
