@@ -57,60 +57,6 @@ Welcome welcome(const State& s, PeerId peer) {
 
 namespace {
 
-/// The peer has no connection any more.
-void disconnect(State& s, PeerId peer) {
-  s.peers.erase(peer);
-  s.kept_waiting.erase(peer);
-  s.trials_changed = true;
-  s.unknown.erase(peer);
-  if (!is_own_member(s, peer)) reaches_again(s, peer);
-}
-
-/// Those who are connected, and the absent members that may come back.
-template <typename Each>
-void for_each_here_or_awaited(const State& s, Each&& each) {
-  for (const auto& [p, peer] : s.peers) each(peer.member);
-  const Epoch* epoch = own(s);
-  if (epoch == nullptr) return;
-  for (const Member& m : epoch->members) {
-    if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) each(m);
-  }
-}
-
-}  // namespace
-
-void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
-  disconnect(s, peer);
-  await_no_more(s, peer, out);
-  if (Seat* seat = seat_of(s, peer)) {
-    seat->suspected = seat->cut_off = false;
-    seat->reason = cut_text(why);
-    seat->of_mate = false;
-  }
-}
-
-void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
-  send(s, peer, Evicted{cut_text(why)}, out);
-  if (s.peers.contains(peer)) out.push_back(Close{peer});
-  forget(s, peer, why, out);
-}
-
-void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
-  evict(s, peer, why, out);
-  if (Seat* seat = seat_of(s, peer)) seat->expelled = true;
-}
-
-namespace {
-
-constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
-constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
-
-constexpr std::uint64_t kTickMaxS = 2;  // a tick that came late counts for no more
-// Connections that ended while it was stopped are seen by then.
-constexpr std::uint64_t kWakingS = 3;
-
-// -------------------------------------------------------------------------------- the register
-
 /// The state of a master that is not in charge: the options and the clock, and nothing of the run.
 State fresh(const State& before) {
   State s;
@@ -120,12 +66,21 @@ State fresh(const State& before) {
   return s;
 }
 
-/// The master forgets all that it knows of the run. It may take over again only after it has read
-/// the register anew.
+}  // namespace
+
 void depose(State& s, const std::string& why, Actions& out) {
   s = fresh(s);
   out.push_back(Deposed{why});
 }
+
+namespace {
+
+constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
+constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
+
+constexpr std::uint64_t kTickMaxS = 2;  // a tick that came late counts for no more
+
+// -------------------------------------------------------------------------------- the register
 
 /// The new incarnation makes all numbers of epochs new, and no former holder of the register can
 /// write it any more. Nobody knows which numbers a lost register has used: with --refound the next
@@ -192,128 +147,11 @@ void on(State& s, const RegisterUnanswered& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------- peers
 
-/// A newer attempt ends an older one at once.
-void end_older_attempts(State& s, const Member& newer, Actions& out) {
-  std::vector<PeerId> older;
-  for_each_here_or_awaited(s, [&](const Member& m) {
-    if (m.place.replica == newer.place.replica && m.place.attempt < newer.place.attempt) {
-      older.push_back(m.peer());
-    }
-  });
-  for (const PeerId p : older) {
-    expel(s, p, "a newer attempt of its replica is here", out);
-  }
-}
+void on(State& s, const PeerConnected& e, Actions& out) { connected(s, e, out); }
 
-void on(State& s, const PeerDisconnected& e, Actions& out) {
-  if (!s.peers.contains(e.peer)) return;
-  disconnect(s, e.peer);
-  Seat* seat = seat_of(s, e.peer);
-  if (seat != nullptr && !seat->expelled) {
-    if (seat->suspected) {
-      forget(s, e.peer, "its connections to the master and to a member have closed", out);
-    } else if (s.woke_s && s.now_s <= *s.woke_s + kWakingS) {
-      seat->awaited = TimerKind::patience;  // it gave the master up while the master was stopped
-      be_patient(s, out);
-    } else {
-      seat->awaited = TimerKind::absence;
-      out.push_back(StartTimer{TimerKind::absence, e.peer});
-    }
-  }
-  reconsider(s, out);
-}
+void on(State& s, const PeerDisconnected& e, Actions& out) { disconnected(s, e.peer, out); }
 
-void on(State& s, const PeerConnected& e, Actions& out) {
-  const PeerId p = e.hello.member.peer();
-  const Report& report = e.hello.report;
-  if (!s.holds) {
-    out.push_back(Close{p});  // a standby
-    return;
-  }
-  if (Error error = check_hello(s, e.hello); error.failed()) {
-    on(s, PeerDisconnected{p}, out);  // an earlier connection of this peer, if any, is gone
-    out.push_back(Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text,
-                      is_own_member(s, p) ? "" : e.origin});
-    out.push_back(Send{p, Refuse{std::move(error)}});
-    out.push_back(Close{p});
-    return;
-  }
-  end_older_attempts(s, e.hello.member, out);
-  const bool again = s.peers.contains(p);
-  PeerState& peer = s.peers[p];
-  if (!again) peer.arrived = ++s.arrivals;
-  if (!again) peer.moved_s = s.now_s;
-  peer.host = printable(e.hello.host);
-  peer.origin = e.origin;
-  peer.member = e.hello.member;
-  peer.report = report;
-  peer.at_door = e.hello.at_door && !report.started;
-  peer.door_root = e.hello.door_root;
-  forget_links(s, p);
-  if (!report.started) {
-    reaches_again(s, p);
-    founders_changed(s);
-  }
-  s.wishes = s.wishes || report.at_once;
-
-  const bool member = is_own_member(s, p);
-  if (is_expelled(s, p)) {
-    const std::string why = s.seats.at(p).reason;
-    evict(s, p, why.empty() ? "the run has gone on without this peer" : why, out);
-  } else if (is_invented(s, p, report)) {
-    expel(s, p, "it reports an epoch that this master has not started", out);
-  } else if (is_unknown(s, report) && s.running && !member) {
-    evict(s, p, "it reports an epoch that this run does not know", out);
-  } else if (is_unknown(s, report) && s.config.shared &&
-             report.accepted.incarnation() > s.config.read_for) {
-    s.config.read_for = report.accepted.incarnation();
-    depose(s, "peer " + name_of(e.hello.member.handle) + " knows a newer master", out);
-    return;
-  } else if (is_unknown(s, report) && s.config.refound) {
-    evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
-  } else if (is_unknown(s, report)) {
-    send(s, p, welcome(s, p), out);
-    hold_for_unknown(s, p, out);
-    if (s.writing) return;  // adopted
-  } else if (s.held->ended) {
-    turn_away(s, p, out);
-  } else if (report.started && !member && (report.leaving || s.left.contains(p))) {
-    send(s, p, Left{}, out);  // its Left was lost with an earlier connection
-    out.push_back(Close{p});
-    forget(s, p, "left", out);
-  } else if (report.started && !member) {
-    const std::string what = own(s) == nullptr ? "no member is left"
-                                               : "the run has gone on to epoch " +
-                                                     to_string(own(s)->id) + " without this peer";
-    evict(s, p, what + why_lost(s, p), out);
-  } else {
-    send(s, p, welcome(s, p), out);
-  }
-  if (s.peers.contains(p)) {
-    await_no_more(s, p, out);
-    if (Seat* seat = seat_of(s, p)) {
-      seat->reason.clear();
-      seat->cut_off = false;
-    }
-    if (member || (s.proposal && contains(s.proposal->members, p))) {
-      s.running = false;  // messages of the earlier connection may be lost
-      s.proposal.reset();
-    }
-    if (member && connects_too_often(s, p)) {
-      expel(s, p, "it has connected to the master again and again in one operation", out);
-    }
-  }
-  reconsider(s, out);
-  tell_newcomer(s, p, out);
-}
-
-void on(State& s, const PeerGone& e, Actions& out) {
-  if (!s.peers.contains(e.peer) && !is_awaited(s, e.peer)) return;
-  if (s.peers.contains(e.peer)) out.push_back(Close{e.peer});
-  forget(s, e.peer, e.why, out);
-  if (Seat* seat = seat_of(s, e.peer)) seat->cut_off = true;
-  reconsider(s, out);
-}
+void on(State& s, const PeerGone& e, Actions& out) { is_gone(s, e, out); }
 
 void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -425,6 +426,18 @@ void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer mes
 [[nodiscard]] std::map<std::uint32_t, std::vector<PeerId>> by_group(
     const std::vector<Member>& members);
 [[nodiscard]] Welcome welcome(const State& s, PeerId peer);
+/// The master forgets all that it knows of the run. It may take over again only after it has read
+/// the register anew.
+void depose(State& s, const std::string& why, Actions& out);
+
+// ------------------------------------------------------------- peers that come and go
+// (connections.cpp)
+
+void connected(State& s, const PeerConnected& e, Actions& out);
+void disconnected(State& s, PeerId peer, Actions& out);
+void is_gone(State& s, const PeerGone& e, Actions& out);
+/// Those who are connected, and the absent members that may come back.
+void for_each_here_or_awaited(const State& s, const std::function<void(const Member&)>& each);
 /// Forgets a peer; a member that was awaited is awaited no more.
 void forget(State& s, PeerId peer, const std::string& why, Actions& out);
 /// Tells a peer that the run goes on without it, and closes its connection.

@@ -27,19 +27,6 @@ TEST(Master, a_take_over_takes_a_new_incarnation_and_waits_for_the_members) {
   EXPECT_EQ(s.seats.at(PeerId{1}).awaited, TimerKind::patience);
 }
 
-TEST(Master, connections_that_ended_while_it_was_stopped_are_awaited_with_patience) {
-  State s = in_office({member(1), member(2)});
-  static_cast<void>(step(s, Clock{100}));
-  static_cast<void>(step(s, Woke{}));
-  Actions out = step(s, PeerDisconnected{PeerId{1}});
-  ASSERT_EQ(cast::all<StartTimer>(out).size(), 1U);
-  EXPECT_EQ(cast::all<StartTimer>(out)[0].kind, TimerKind::patience);
-  EXPECT_EQ(s.seats.at(PeerId{1}).awaited, TimerKind::patience);
-  static_cast<void>(step(s, Clock{110}));
-  out = step(s, PeerDisconnected{PeerId{2}});
-  EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::absence) << "long awake";
-}
-
 TEST(Master, nothing_but_the_answer_is_taken_while_it_writes) {
   State s;
   static_cast<void>(step(s, TakenOver{Register{}}));
@@ -129,18 +116,6 @@ TEST(Master, done_from_another_epoch_or_a_stranger_counts_for_nothing) {
   EXPECT_TRUE(tell(s, 3, Done{kEpoch, {OpKey{1, 0}}}).empty());
   EXPECT_TRUE(tell(s, 9, Done{kEpoch, {OpKey{1, 0}}}).empty());
   EXPECT_TRUE(s.done.empty());
-}
-
-TEST(Master, a_lost_link_to_a_member_whose_connection_has_closed_is_evidence) {
-  State s = in_office({member(1), member(2), member(3)});
-  static_cast<void>(step(s, PeerDisconnected{PeerId{3}}));
-  EXPECT_EQ(sent<Propose>(tell(s, 1, Suspect{kEpoch, PeerId{3}, false})).size(), 2U);
-}
-
-TEST(Master, the_evidence_may_come_in_either_order) {
-  State s = in_office({member(1), member(2), member(3)});
-  EXPECT_TRUE(tell(s, 1, Suspect{kEpoch, PeerId{3}, false}).empty());
-  EXPECT_EQ(sent<Propose>(step(s, PeerDisconnected{PeerId{3}})).size(), 2U);
 }
 
 TEST(Master, a_link_that_is_back_is_no_evidence_but_ends_the_epoch) {
@@ -251,32 +226,6 @@ TEST(Master, a_rank_that_was_killed_is_no_consequence_of_what_its_replica_did_th
     EXPECT_NE(texts.find("its connection to the master has closed"), std::string::npos) << texts;
     EXPECT_EQ(texts.find("of its replica"), std::string::npos) << texts;
   }
-}
-
-TEST(Master, an_expelled_member_cannot_come_back_before_the_next_start) {
-  State s = in_office({member(1), member(2)});
-  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
-  const Report old = report(s, 2);
-  static_cast<void>(tell(s, 2, Heartbeat{OpKey{1, 0}}));
-  const Actions out = step(s, PeerConnected{Hello{"", member(2), old, false, {}}});
-  EXPECT_EQ(sent<Propose>(out).size(), 0U);
-  EXPECT_FALSE(s.peers.contains(PeerId{2}));
-}
-
-TEST(Master, an_epoch_that_the_register_does_not_know_stops_everything) {
-  State s;
-  s.config.min_peers = 1;
-  static_cast<void>(step(s, TakenOver{Register{}}));
-  static_cast<void>(step(s, RegisterWritten{Register{1, std::nullopt, 0, false}, true}));
-  static_cast<void>(step(s, FoundingOver{}));
-  Report lost;
-  lost.started = lost.accepted = EpochId::make(3, 7);
-  const Actions out = step(s, PeerConnected{Hello{"", member(1), lost, false, {}}});
-  ASSERT_EQ(cast::all<Say>(out).size(), 1U);
-  EXPECT_NE(cast::all<Say>(out)[0].text.find("3.7"), std::string::npos);
-  const Actions newcomer = step(s, PeerConnected{Hello{"", member(2), Report{}, false, {}}});
-  EXPECT_TRUE(sent<Propose>(newcomer).empty()) << "no other run is founded beside it";
-  EXPECT_FALSE(sent<Propose>(step(s, PeerDisconnected{PeerId{1}})).empty());
 }
 
 TEST(Master, who_was_stopped_gives_its_members_time_to_come_back) {
