@@ -23,6 +23,15 @@ using WorkPtr = PcclBackend::WorkPtr;
 
 std::atomic<std::uint64_t> instances{0};     // of Backends in this process
 constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
+constexpr std::uint64_t kCoalescedBytesMin = 64U << 20;  // the same
+
+std::uint64_t bytes_of(const c10d::Work& work) {
+  std::uint64_t bytes = 0;
+  const auto* own = dynamic_cast<const PcclWork*>(&work);
+  if (own == nullptr) return bytes;
+  for (const at::Tensor& output : own->outputs()) bytes += output.nbytes();
+  return bytes;
+}
 
 }  // namespace
 
@@ -106,6 +115,18 @@ void PcclBackend::wait_for_memory(const GroupContext& context, const std::vector
   static_cast<void>(wait_interruptibly(*context.engine, *free, std::nullopt));
 }
 
+/// The same on a device: the temporaries are filled on the caller's stream, once what earlier
+/// collectives write there is on its way.
+void PcclBackend::wait_for_writes(const Parts& parts, const Call& call) {
+  const Extents sources(call.sources());
+  if (sources.empty()) return;
+  for (const auto& run : DeviceThread::instance().runs()) {
+    if (!run->writes_into(parts.context->group, sources)) continue;
+    wait_until_settled(*run);
+    run->let_stream_follow();
+  }
+}
+
 std::shared_ptr<GroupContext> PcclBackend::ready() {
   if (EngineOwner::instance().forked()) raise(forked_error());
   stay_if_ends_elsewhere(Completions::inside());
@@ -120,7 +141,8 @@ std::shared_ptr<GroupContext> PcclBackend::ready() {
 
 void PcclBackend::begin(Parts& parts, Call& call) {
   if (!parts.context) parts.context = ready();
-  if (!parts.collective || !call.device().is_cpu()) return;
+  if (!parts.collective) return;
+  if (!call.device().is_cpu()) return wait_for_writes(parts, call);
   if (call.touches_itself()) call.separate();
   const std::vector<Buffer> apart = call.apart();
   if (apart.empty() && parts.context->uncopied->empty()) return;
@@ -139,7 +161,7 @@ void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
       parts.device =
           std::make_shared<DeviceRun>(context, call.device(), request.timeout_ms, parts.collective);
     }
-    request.gate = parts.device->add(std::move(call.staged()), call.copies());
+    request.gate = parts.device->add(std::move(call.staged()), call.copies(), call.filled_from());
   }
   auto ticket = context->engine->post(context->group, std::move(request));
   watch(ticket);
@@ -161,15 +183,13 @@ void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
 
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   begin(parts, call);
-  if (call.device().is_cpu()) call.fill();
+  call.fill();
   issue(parts, call, timeout);
 }
 
 void PcclBackend::add(Parts& parts, std::list<Call>& calls, Millis timeout) {
   for (Call& call : calls) begin(parts, call);
-  for (Call& call : calls) {
-    if (call.device().is_cpu()) call.fill();
-  }
+  for (Call& call : calls) call.fill();
   for (Call& call : calls) issue(parts, call, timeout);
 }
 
@@ -189,12 +209,16 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
   if (coalescing == coalescing_.end()) return work;
   Coalescing& issued = coalescing->second;
   // An exception may have skipped endCoalescing, and then the list has no end.
-  if (issued.works.size() >= issued.sweep_at) {
+  if (issued.works.size() >= issued.sweep_at || issued.bytes >= issued.sweep_at_bytes) {
     std::erase_if(issued.works,
                   [](const WorkPtr& one) { return one->isCompleted() && one->isSuccess(); });
     issued.sweep_at = std::max(kCoalescedMin, 2 * issued.works.size());
+    issued.bytes = 0;
+    for (const WorkPtr& one : issued.works) issued.bytes += bytes_of(*one);
+    issued.sweep_at_bytes = std::max(kCoalescedBytesMin, 2 * issued.bytes);
   }
   issued.works.push_back(work);
+  issued.bytes += bytes_of(*work);
   return work;
 }
 

@@ -163,6 +163,7 @@ class PcclBackend final : public c10d::Backend {
   /// The first step for a part of an operation, before any is posted: waits for the memory. A
   /// signal's handler may throw here.
   void begin(Parts& parts, Call& call);
+  static void wait_for_writes(const Parts& parts, const Call& call);
   /// The last step: posts the part; throws if the engine refuses it at once.
   void issue(Parts& parts, Call& call, Millis timeout);
   /// All steps: for a part, for all parts of an operation.
@@ -228,7 +229,9 @@ class PcclBackend final : public c10d::Backend {
   std::mutex coalescing_mutex_;
   struct Coalescing {
     std::vector<WorkPtr> works;
+    std::uint64_t bytes = 0;   // of their outputs
     std::size_t sweep_at = 0;  // when there are so many: drop the completed ones; 0: at once
+    std::uint64_t sweep_at_bytes = 0;
   };
   std::map<std::thread::id, Coalescing> coalescing_;  // by the thread that issues
 };

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "torch/backend.h"
+#include "torch/device_thread.h"
 #include "torch/errors.h"
 
 namespace pccl {
@@ -48,6 +49,9 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
       for (const auto& work : before) static_cast<void>(work->isCompleted());
     };
   }
+  parts.before = DeviceThread::instance().runs();
+  std::erase_if(parts.before,
+                [&](const auto& run) { return run->group() != parts.context->group; });
   add(parts, call, opts.timeout);
   return finish(std::move(parts), c10d::OpType::BARRIER, "pccl:barrier", {}, {});
 }

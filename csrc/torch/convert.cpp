@@ -102,10 +102,12 @@ struct KeptStorages {
 };
 
 void release(KeptStorages* kept) {
-  const bool last =
-      std::any_of(kept->storages.begin(), kept->storages.end(),
-                  [](const c10::Storage& storage) { return storage.use_count() == 1; });
-  if (!last) {
+  // The program may drop its own reference at any moment: the count decides where it costs time
+  // alone.
+  const bool here = std::all_of(
+      kept->storages.begin(), kept->storages.end(),
+      [](const c10::Storage& storage) { return is_plain(storage) && storage.use_count() > 1; });
+  if (here) {
     delete kept;
     return;
   }
@@ -277,11 +279,7 @@ void Call::count_if_equal(const Tensors& tensors) {
 
 at::Tensor Call::temporary_of(const at::Tensor& tensor) {
   const BelowAutograd quiet;
-  const bool multiplies = factor_.defined();
-  if (!device_.is_cpu()) {
-    return multiplies ? multiplied(tensor) : tensor.resolve_conj().resolve_neg().contiguous();
-  }
-  fills_.push_back({at::empty(tensor.sizes(), tensor.options()), {tensor}, multiplies});
+  fills_.push_back({at::empty(tensor.sizes(), tensor.options()), {tensor}, factor_.defined()});
   return fills_.back().to;
 }
 
@@ -317,7 +315,6 @@ at::Tensor Call::joined(const Tensors& tensors, std::int64_t rows) {
   for (const at::Tensor& tensor : tensors) numel += tensor.numel();
   const at::Tensor whole = at::empty({rows, numel / rows}, tensors.front().options());
   fills_.push_back({whole, tensors});
-  if (!device_.is_cpu()) fill();
   return rows == 1 ? whole.view({-1}) : whole;
 }
 
@@ -333,10 +330,12 @@ void Call::rows_copied_back(const at::Tensor& to, const at::Tensor& from) {
 
 void Call::fill() {
   const BelowAutograd quiet;
+  filled_from_ = sources();
   for (Fill& one : std::exchange(fills_, {})) {
     if (one.from.size() == 1) {
       const at::Tensor& from = one.from.front();
-      one.to.copy_((one.multiplies ? multiplied(from) : from).reshape(one.to.sizes()));
+      const at::Tensor values = one.multiplies ? multiplied(from) : from;
+      one.to.view(from.sizes()).copy_(values, /*non_blocking=*/true);  // the stream keeps the order
       continue;
     }
     const std::int64_t rows = one.to.size(0);
@@ -353,12 +352,18 @@ void Call::fill() {
   }
 }
 
-std::vector<Buffer> Call::apart() const {
-  std::vector<Buffer> memory = results_of(copies_);
+std::vector<Buffer> Call::sources() const {
+  std::vector<Buffer> memory;
   for (const Fill& one : fills_) {
     for (const at::Tensor& from : one.from) memory.push_back(extent_of(from));
   }
   for (const std::size_t i : separated_) memory.push_back(request_.inputs[i]);
+  return memory;
+}
+
+std::vector<Buffer> Call::apart() const {
+  std::vector<Buffer> memory = sources();
+  for (const Buffer& result : results_of(copies_)) memory.push_back(result);
   return memory;
 }
 

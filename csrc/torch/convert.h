@@ -89,9 +89,13 @@ class Call {
   /// The inputs that overlap an output go through temporaries, unless they are that rank's own part
   /// of it: the engine reads and writes in an order of its own.
   void separate();
-  /// Fills the temporaries, on the CPU: before, their contents are nothing. On a device they are
-  /// filled at once.
+  /// The memory of the program that `fill` reads.
+  [[nodiscard]] std::vector<Buffer> sources() const;
+  /// Fills the temporaries: before, their contents are nothing. On a device the caller's current
+  /// stream does it.
   void fill();
+  /// Afterwards: the memory that it has read.
+  [[nodiscard]] const std::vector<Buffer>& filled_from() const { return filled_from_; }
 
   /// Moves the request out; the storages of its tensors stay alive until the outcome.
   [[nodiscard]] OpRequest take(const std::shared_ptr<Completions>& completions);
@@ -130,6 +134,7 @@ class Call {
     bool multiplies = false;  // by factor_, the only one
   };
   std::vector<Fill> fills_;
+  std::vector<Buffer> filled_from_;
   std::vector<std::size_t> separated_;  // inputs of the request: the program's memory until `fill`
   std::vector<CopyBack> copies_;
   Tensors written_;  // by outputs so far

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -59,8 +60,11 @@ DeviceThread::Streams DeviceThread::streams(c10::Device device) {
 }
 
 std::vector<std::shared_ptr<DeviceRun>> DeviceThread::runs() {
+  std::vector<std::shared_ptr<DeviceRun>> posted;
   const std::lock_guard lock(mutex_);
-  return runs_;
+  std::copy_if(runs_.begin(), runs_.end(), std::back_inserter(posted),
+               [](const auto& run) { return run->sealed(); });
+  return posted;
 }
 
 bool DeviceThread::has_room(c10::Device device, std::uint64_t bytes,

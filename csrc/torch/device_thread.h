@@ -30,6 +30,7 @@ class DeviceThread {
   void wake();
   /// Waits until no run is left; false if there are still runs after `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
+  /// Those of which all calls are posted.
   [[nodiscard]] std::vector<std::shared_ptr<DeviceRun>> runs();
 
   /// Waits until so many bytes have room beside those in flight on the device; false: they have

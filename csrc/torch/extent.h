@@ -33,6 +33,7 @@ class Extents {
     for (const Buffer& place : places_) end_ = std::max(end_, place.data + place.bytes);
   }
 
+  [[nodiscard]] bool empty() const { return places_.empty(); }
   /// Does one place of this overlap one of the other?
   [[nodiscard]] bool touches(const Extents& other) const {
     if (places_.empty() || other.places_.empty()) return false;

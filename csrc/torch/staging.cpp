@@ -78,6 +78,11 @@ Staged stage(const at::Tensor& tensor, bool input, bool output) {
   return {tensor.view({-1}), at::empty({tensor.numel()}, options), input, output};
 }
 
+bool is_plain(const c10::Storage& storage) {
+  const c10::Allocator* allocator = c10::GetAllocator(storage.device_type());
+  return storage.data_ptr().get_deleter() == allocator->raw_deleter();
+}
+
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
   std::uint64_t bytes = 0;
   for (const Staged& staged : tensors) bytes += staged.host.nbytes();
@@ -96,6 +101,16 @@ void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
       return;
     }
   }
+}
+
+void wait_until_settled(DeviceRun& run) {
+  const GilReleaseIfHeld release;
+  while (!run.wait_settled(static_cast<std::uint64_t>(kSlice.count()))) check_signals();
+}
+
+void wait_until_over(DeviceRun& run) {
+  const GilReleaseIfHeld release;
+  while (!run.wait_over(static_cast<std::uint64_t>(kSlice.count()))) check_signals();
 }
 
 bool wait_for_devices(std::optional<milliseconds> timeout) {
@@ -127,13 +142,15 @@ DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device,
       own_streams_(DeviceThread::instance().streams(device).own) {}
 
 std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
-                                                const std::vector<CopyBack>& copies) {
+                                                const std::vector<CopyBack>& copies,
+                                                std::vector<Buffer> sources) {
   // c10's events switch back to the device that was current before, which makes the process use
   // that device too.
   const c10::DeviceGuard guard(device_);
   Part part(device_.type());
   part.tensors = std::move(tensors);
   part.writes = results_of(copies);
+  part.reads = std::move(sources);
   for (const Staged& staged : part.tensors) {
     if (staged.input) part.reads.push_back(extent_of(staged.device));
     if (staged.output) part.writes.push_back(extent_of(staged.device));
@@ -212,6 +229,41 @@ bool DeviceRun::wait_settled(std::uint64_t timeout_ms) {
                            [&] { return state_ != State::running; });
 }
 
+bool DeviceRun::wait_over(std::uint64_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                           [&] { return state_ == State::over; });
+}
+
+bool DeviceRun::sealed() const {
+  const std::lock_guard lock(mutex_);
+  return sealed_;
+}
+
+bool DeviceRun::has_outcome() const {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::running) return true;
+  return sealed_ && std::all_of(tickets_.begin(), tickets_.end(),
+                                [](const auto& ticket) { return ticket->done(); });
+}
+
+bool DeviceRun::writes_into(GroupId group, const Extents& memory) const {
+  if (!collective_ || group != context_->group) return false;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return Extents(part.writes).touches(memory); });
+}
+
+void DeviceRun::let_stream_follow() {
+  const c10::DeviceGuard guard(device_);
+  std::shared_ptr<c10::Event> copied_back;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::copying_back) copied_back = copied_back_;
+  }
+  if (copied_back) copied_back->block(current_stream(device_));
+}
+
 void DeviceRun::when_settled(std::function<void()> function) {
   {
     const std::lock_guard lock(mutex_);
@@ -232,17 +284,16 @@ bool DeviceRun::can_hold() const {
 /// Calls to the device are made without the lock: they may take as long as the device does.
 bool DeviceRun::hold_stream() {
   const c10::DeviceGuard guard(device_);
-  const c10::Stream current = current_stream(device_);
-  State state = State::running;
-  std::shared_ptr<c10::Event> copied_back;
+  bool running = false;
   {
     const std::lock_guard lock(mutex_);
-    state = state_;
-    copied_back = copied_back_;
-    if (state == State::running) waited_ = true;
+    running = state_ == State::running;
+    if (running) waited_ = true;
   }
-  if (state == State::copying_back) copied_back->block(current);
-  if (state != State::running) return false;
+  if (!running) {
+    let_stream_follow();
+    return false;
+  }
   const std::chrono::seconds limit(hold_limit_s(timeout_ms_) + kHoldGraceS);
   auto block = c10d::cuda::StreamBlockRegistry()->Create(registered_name(device_.type()), limit);
   bool first = false;
@@ -567,10 +618,11 @@ void DeviceRun::let_go() {
 }
 
 void DeviceRun::release(std::vector<at::Tensor> tensors) {
-  const bool last = std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.storage().use_count() == 1;
+  const bool here = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    if (!tensor.defined()) return true;
+    return is_plain(tensor.storage()) && tensor.storage().use_count() > 1;
   });
-  if (!last) return;
+  if (here) return;
   auto held = std::make_shared<std::vector<at::Tensor>>(std::move(tensors));
   context_->completions->run([held = std::move(held)] {});
 }

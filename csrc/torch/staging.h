@@ -35,6 +35,8 @@
 
 namespace pccl {
 
+class DeviceRun;
+
 /// A device tensor and the host memory that stands in for it.
 struct Staged {
   at::Tensor device;  // flat and contiguous; a view, so that no Python object hangs on it
@@ -45,6 +47,10 @@ struct Staged {
 
 /// Stand-in for `tensor`, which is contiguous; its contents are not copied yet.
 [[nodiscard]] Staged stage(const at::Tensor& tensor, bool input, bool output);
+
+/// Is this memory of torch's allocator for its device? Other memory may belong to an object of
+/// Python, whose end needs the GIL.
+[[nodiscard]] bool is_plain(const c10::Storage& storage);
 
 /// PCCL_STREAM_WAIT: wait() holds the stream of the caller. Otherwise wait() holds the CPU, as
 /// gloo's does. `launches_block`: a launch returns when the kernel has ended
@@ -60,6 +66,11 @@ void refuse_capture(c10::Device device, std::string_view what);
 /// (`DeviceThread`). Goes on without room if no operation has ended for a while: the operations in
 /// flight may wait for a call that this thread makes later.
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
+
+/// Waits until a run is settled; on Python's main thread handlers of signals run meanwhile.
+void wait_until_settled(DeviceRun& run);
+/// The same, until its copies back are done.
+void wait_until_over(DeviceRun& run);
 
 /// Waits until the operations in flight on devices have their outcomes. Throws the first failure of
 /// these operations, or of earlier ones whose wait() had returned. False: they have not ended in
@@ -77,8 +88,10 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// Adds the tensors of one call of the operation, inputs in the order of the request, and the
   /// copies that are made on the device afterwards. The inputs are read when the work that is now
   /// on the caller's current stream is done, and earlier operations on the same memory are over.
+  /// `sources`: the memory that this work reads into temporaries.
   [[nodiscard]] std::shared_ptr<const InputGate> add(std::vector<Staged> tensors,
-                                                     const std::vector<CopyBack>& copies);
+                                                     const std::vector<CopyBack>& copies,
+                                                     std::vector<Buffer> sources);
   /// All calls are posted: their outcome is that of the operation. Without this call no output is
   /// copied back.
   void seal(std::vector<std::shared_ptr<Ticket>> tickets, const std::vector<CopyBack>& copies);
@@ -93,6 +106,16 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// A failure that the group's LateFailure has not been told; at one call only.
   [[nodiscard]] Error take_error();
   bool wait_settled(std::uint64_t timeout_ms);
+  bool wait_over(std::uint64_t timeout_ms);
+  /// Are all its calls posted? A call that has failed half way never is.
+  [[nodiscard]] bool sealed() const;
+  /// Have all its calls their outcome? Then it is settled in a moment.
+  [[nodiscard]] bool has_outcome() const;
+  /// Is this a collective of `group` that writes into this memory?
+  [[nodiscard]] bool writes_into(GroupId group, const Extents& memory) const;
+  [[nodiscard]] GroupId group() const { return context_->group; }
+  /// Once settled: lets the caller's current stream wait until the copies back are done.
+  void let_stream_follow();
   /// Calls `function` once the operation is settled, on the device thread or at once. `function`
   /// must not block.
   void when_settled(std::function<void()> function);

@@ -29,6 +29,11 @@ using std::chrono::steady_clock;
 
 constexpr std::uint64_t kSignalSliceMs = 100;
 
+/// In a forked child no thread completes an operation, and locks may be held for good.
+void refuse_fork() {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+}
+
 /// Locks a mutex under which Python may be called: no thread may wait for it with the GIL.
 std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {
   std::unique_lock lock(mutex, std::try_to_lock);
@@ -81,7 +86,9 @@ PcclWork::PcclWork(int rank, c10d::OpType type, const char* title,
 bool PcclWork::done() const {
   if (parts_.device) return parts_.device->over();
   return std::all_of(parts_.tickets.begin(), parts_.tickets.end(),
-                     [](const auto& ticket) { return ticket->done(); });
+                     [](const auto& ticket) { return ticket->done(); }) &&
+         std::all_of(parts_.before.begin(), parts_.before.end(),
+                     [](const auto& run) { return run->over() || !run->has_outcome(); });
 }
 
 bool PcclWork::settled() const { return parts_.device ? parts_.device->settled() : done(); }
@@ -191,16 +198,24 @@ Tickets PcclWork::returns() {
 }
 
 bool PcclWork::isCompleted() {
+  refuse_fork();
   if (!done()) return false;
   finish();
   return true;
 }
 
-bool PcclWork::isSuccess() const { return !done() || failure() == nullptr; }
+bool PcclWork::isSuccess() const {
+  refuse_fork();
+  return !done() || failure() == nullptr;
+}
 
-std::exception_ptr PcclWork::exception() const { return done() ? failure() : nullptr; }
+std::exception_ptr PcclWork::exception() const {
+  refuse_fork();
+  return done() ? failure() : nullptr;
+}
 
 int PcclWork::sourceRank() const {
+  refuse_fork();
   TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
               "sourceRank() may only be called on work objects of a recv");
   TORCH_CHECK(parts_.tickets.front()->done(), "sourceRank() may only be called after wait()");
@@ -213,6 +228,7 @@ std::vector<at::Tensor> PcclWork::result() {
 }
 
 void PcclWork::synchronize() {
+  refuse_fork();
   if (parts_.device) {
     refuse_capture(parts_.device->device(), "synchronize");
     if (outcome_at_wait()) wait_settled(kNoTimeout);
@@ -221,9 +237,11 @@ void PcclWork::synchronize() {
   } else if (done()) {
     finish();
   }
+  follow_those_before();
 }
 
 void PcclWork::blockCurrentStream() {
+  refuse_fork();
   if (!parts_.device) return c10d::Work::blockCurrentStream();
   refuse_capture(parts_.device->device(), "block_current_stream");
   if (!parts_.device->can_hold()) wait_settled(kNoTimeout);
@@ -243,13 +261,14 @@ bool PcclWork::outcome_at_wait() const {
 }
 
 bool PcclWork::wait(milliseconds timeout) {
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   stay_if_ends_elsewhere(Completions::inside());
   if (parts_.device) refuse_capture(parts_.device->device(), "wait");
   const bool at_once = timeout == kNoTimeout && !outcome_at_wait();
   const auto start = steady_clock::now();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
+  follow_those_before();
   finish();
   if (!at_once) wait_for(returns(), timeout, start);
   complete_future();
@@ -276,14 +295,22 @@ void PcclWork::wait_for(const Tickets& tickets, milliseconds timeout,
 
 void PcclWork::wait_settled(milliseconds timeout) {
   wait_for(parts_.tickets, timeout, steady_clock::now());
-  if (!parts_.device) return;
-  const GilReleaseIfHeld release;
-  while (!parts_.device->wait_settled(kSignalSliceMs)) check_signals();  // a moment later
+  if (parts_.device) wait_until_settled(*parts_.device);  // a moment later
+  for (const auto& run : parts_.before) {
+    if (run->has_outcome()) wait_until_settled(*run);
+  }
+}
+
+void PcclWork::follow_those_before() const {
+  for (const auto& run : parts_.before) {
+    if (run->settled()) run->let_stream_follow();
+  }
 }
 
 void PcclWork::abort() { context_->engine->abort(context_->group, "abort() of an operation"); }
 
 c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
+  refuse_fork();
   {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
@@ -325,6 +352,9 @@ void PcclWork::complete_future() {
     return;
   }
   try {
+    for (const auto& run : parts_.before) {  // a barrier's future has no tensors, so no streams
+      if (run->has_outcome()) wait_until_over(*run);
+    }
     finish();
     raise_failure();
   } catch (...) {

@@ -41,6 +41,9 @@ class PcclWork final : public c10d::Work {
     std::shared_ptr<DeviceRun>
         device;                   // for device tensors: copies them, and knows when that is done
     std::function<void()> after;  // after success, once, then released; empty: nothing
+    /// Of a barrier: operations on devices before it. Those that have their outcome when it has its
+    /// own are over before it is.
+    std::vector<std::shared_ptr<DeviceRun>> before;
     std::vector<at::Tensor> temporaries;
     std::uint64_t sequence_number = 0;
     bool collective = true;
@@ -78,6 +81,7 @@ class PcclWork final : public c10d::Work {
   [[nodiscard]] bool done() const;     // with a device: the copies back are done too
   [[nodiscard]] bool settled() const;  // with a device: the copies back are on their stream
   [[nodiscard]] bool outcome_at_wait() const;
+  void follow_those_before() const;  // after wait_settled(): the caller's current stream
   void wait_settled(std::chrono::milliseconds timeout);
   void wait_for(const Tickets& tickets, std::chrono::milliseconds timeout,
                 std::chrono::steady_clock::time_point start) const;

@@ -253,7 +253,13 @@ def breaks_off(rank: int, meet: str) -> None:
         dist.all_reduce(tensor)
         alive.append(tensor.untyped_storage()._weak_ref())
     freed = sum(torch.UntypedStorage._expired(weak) for weak in alive)
-    say(freed=freed)
+    large = []
+    for _ in range(40):
+        tensor = torch.ones(1 << 20)  # 4 MiB: all of them are more than are kept
+        dist.all_reduce(tensor)
+        large.append(tensor.untyped_storage()._weak_ref())
+    freed_large = sum(torch.UntypedStorage._expired(weak) for weak in large)
+    say(freed=freed, freed_large=freed_large)
     dist.destroy_process_group()
 
 
@@ -261,7 +267,9 @@ def test_a_coalescing_that_an_exception_breaks_off_keeps_no_later_tensors(
     run_peers: Run, tmp_path: Path
 ) -> None:
     (peer,) = run_peers(breaks_off, 1, str(tmp_path / "meet"))
-    assert peer.next()["freed"] > 1500
+    line = peer.next()
+    assert line["freed"] > 1500
+    assert line["freed_large"] > 20
     peer.finish()
 
 

@@ -208,6 +208,74 @@ def test_a_mixed_map_serves_the_device(run_peers: Any, tmp_path: Path) -> None:
         assert peer.finish()[-1] == {"compared": 3, "blocks": 0, "open": 0}
 
 
+# ------------------------------------------------------------------------------------------ order
+
+
+def shares_memory(rank: int, meet: str) -> None:
+    """Two collectives on the same memory, where a temporary stands between; then a barrier."""
+    import torch
+    from torch._C._distributed_c10d import _make_nccl_premul_sum
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    slow.set_copy_delay_us(5_000)
+    pg = dist.group.WORLD
+
+    def plain(x: Any) -> list[Any]:
+        return [dist.all_reduce(x, async_op=True)]
+
+    def transposed(x: Any) -> list[Any]:
+        return [dist.all_reduce(x.t(), async_op=True)]
+
+    def coalesced(x: Any) -> list[Any]:
+        return [pg.allreduce_coalesced([x], dist.AllreduceCoalescedOptions())]
+
+    def premultiplied(x: Any) -> list[Any]:
+        return [dist.all_reduce(x, op=_make_nccl_premul_sum(1.0), async_op=True)]
+
+    def read_by_a_gather(x: Any) -> list[Any]:
+        out = torch.zeros(2, *x.shape, device="slow")
+        work = pg.allgather_into_tensor_coalesced([out], [x])
+        work.wait()
+        x.copy_(2 * out[1])
+        return []
+
+    wrong = {}
+    for first in (plain, transposed, coalesced, premultiplied):
+        for second in (plain, transposed, coalesced, premultiplied, read_by_a_gather):
+            x = torch.ones(64, 64).to("slow")
+            for work in first(x) + second(x):
+                work.wait()
+            if not bool((x.cpu() == 4).all()):
+                wrong[f"{first.__name__}, {second.__name__}"] = x.cpu().unique().tolist()
+    for call in (plain, transposed, coalesced):
+        for how in ("wait", "is_completed", "future"):
+            x = torch.ones(64, 64).to("slow")
+            works = call(x)
+            barrier = dist.barrier(async_op=True)
+            if how == "wait":
+                barrier.wait()
+            elif how == "future":
+                barrier.get_future().wait()
+            else:
+                wait_until(barrier.is_completed)
+            if not bool((x.cpu() == 2).all()):
+                wrong[f"{call.__name__}, barrier, {how}"] = x.cpu().unique().tolist()
+            assert len(works) == 1
+    say(wrong=wrong)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("stream_wait", ["0", "1"])
+def test_a_collective_begins_after_earlier_ones_on_its_memory_and_a_barrier_ends_after_all(
+    run_peers: Any, tmp_path: Path, stream_wait: str
+) -> None:
+    environment = {"PCCL_STREAM_WAIT": stream_wait}
+    for peer in run_peers(shares_memory, 2, str(tmp_path / "meet"), env=environment):
+        assert peer.next()["wrong"] == {}
+        peer.finish()
+
+
 # ------------------------------------------------------------------------------------------ waiting
 
 

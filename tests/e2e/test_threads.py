@@ -1,22 +1,64 @@
-"""Ranks whose bytes are moved, encrypted and added up by several threads: the same results."""
+"""Which thread does what: several that move, encrypt and add up bytes give the same results."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import signal
+import threading
+import weakref
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import fixed_group, hear, say
+from conftest import fixed_group, hear, say, wait_until
 
 SLOW_S = 600.0  # several threads for each of several ranks, on a machine that may have two cores
 MANY = 8
 ELEMENTS = 1_000_001
 LANES = 1 + 3  # a small one, and a bulk one for each thread once a link has been full for a while
 CALLS_MAX = 100
+DROPPED = 3000
+
+
+class Watched(np.ndarray):
+    """An array that a weak reference can watch."""
+
+
+def drops_what_is_in_flight(rank: int, meet: str) -> None:
+    """Results in memory of numpy's, dropped as soon as they are there: who ends it?"""
+    dist = fixed_group(rank, 2, meet)
+    threads: Counter[str] = Counter()
+
+    def ended(_: Any) -> None:
+        threads[Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip()] += 1
+
+    watches = []
+    for _ in range(DROPPED):
+        arrays = [np.zeros(16, dtype=np.float32).view(Watched) for _ in range(2)]
+        watches += [weakref.ref(array, ended) for array in arrays]
+        outputs = [torch.from_numpy(array) for array in arrays]
+        work = dist.all_gather(outputs, torch.ones(16), async_op=True)
+        arrays.clear()
+        while not work.is_completed():
+            pass
+        outputs.clear()
+        del work
+    wait_until(lambda: sum(threads.values()) == len(watches))
+    say(threads=threads)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_the_engines_thread_ends_no_object_of_python(run_peers: Any, tmp_path: Path) -> None:
+    for peer in run_peers(drops_what_is_in_flight, 2, str(tmp_path / "meet")):
+        threads = peer.next()["threads"]
+        assert sum(threads.values()) == 2 * DROPPED
+        assert set(threads) <= {"python", "python3", "pccl-complete"}, threads
+        peer.finish()
 
 
 def threads_of(pid: int) -> list[str]:
