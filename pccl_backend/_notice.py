@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from ._errors import GroupClosedError
 
 GRACE_S = 25.0
 LOOK_S = 0.1
+HANDLER_S = 0.5  # a main thread that runs Python has run the handler by then
 
 _log = logging.getLogger(NAME)
 
@@ -35,7 +37,9 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     GroupClosedError, and the others see a loss. Further signals change nothing meanwhile. While the
     process is in no elastic group, the signal does what it did before this call.
 
-    Call it in the main thread, before or after `join`.
+    Call it in the main thread, before or after `join`. Python runs handlers of signals in that
+    thread alone, and not while it waits in C++ (DDP's `backward` does): a thread of pccl's hears of
+    the signal then, by `signal.set_wakeup_fd`, unless the program uses that itself.
 
     Args:
         signals: Usually `signal.SIGTERM`.
@@ -55,9 +59,7 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     before: dict[int, Any] = {}
 
     def leave(number: int, frame: Any) -> None:
-        if time.monotonic() < _leaving_until:
-            return
-        if _go(signal.Signals(number).name, grace_s):
+        if _goes(number, grace_s):
             return
         theirs = before[number]
         if callable(theirs):
@@ -73,6 +75,53 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
         for number, theirs in before.items():
             signal.signal(number, signal.SIG_DFL if theirs is None else theirs)
         raise ValueError(f"signals={signals!r}: {error}") from error
+    _grace_s.update(dict.fromkeys(before, grace_s))
+    _listen()
+
+
+_grace_s: dict[int, float] = {}  # of each signal
+_listens = False  # a thread of this process
+
+
+def _listen() -> None:
+    """Starts the thread that hears of signals, once."""
+    global _listens
+    if _listens:
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    theirs = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if theirs != -1:
+        signal.set_wakeup_fd(theirs)
+        os.close(reader)
+        os.close(writer)
+        return
+    _listens = True
+    threading.Thread(target=_hear, args=(reader,), name="pccl-signals", daemon=True).start()
+
+
+def _hear(reader: int) -> None:
+    while True:
+        try:
+            numbers = os.read(reader, 64)
+        except OSError:  # the program has closed all descriptors that it did not know
+            return
+        for number in numbers:
+            if number not in _grace_s:
+                continue
+            time.sleep(HANDLER_S)
+            _goes(number, _grace_s[number])
+
+
+def _is_forked() -> None:
+    """The pipe is the parent's: a signal of this process must not make the parent leave."""
+    global _listens
+    if _listens:
+        _listens = False
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_is_forked)
 
 
 def _member() -> Any:
@@ -88,6 +137,18 @@ def _member() -> Any:
 
 
 _leaving_until = 0.0  # of time.monotonic(): until then this peer leaves, or has left and ends
+_going = threading.Lock()  # held by the handler, or by the thread that hears of signals
+
+
+def _goes(number: int, grace_s: float) -> bool:
+    """Is this peer leaving, or does it from now on? False without a group to leave."""
+    if not _going.acquire(blocking=False):
+        return True  # the other one sees to it
+    try:
+        leaves = time.monotonic() < _leaving_until
+        return leaves or _go(signal.Signals(number).name, grace_s)
+    finally:
+        _going.release()
 
 
 def _go(name: str, grace_s: float) -> bool:

@@ -91,7 +91,7 @@ def test_torchrun_gets_notice_and_the_others_lose_and_replay_nothing(
             launcher.peer.close()
 
 
-def gets_no_boundary(index: int, url: str) -> None:
+def gets_no_boundary(index: int, url: str, in_backward: bool) -> None:
     import pccl_backend as pccl
 
     pccl.leave_on(signal.SIGTERM, grace_s=1.0)
@@ -99,23 +99,30 @@ def gets_no_boundary(index: int, url: str) -> None:
     group = pccl.group()
     group.refresh()
     tensor = torch.full((1000,), 1.0 + index)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    loss = model(torch.ones(2, 4)).sum()
+    group.refresh()
     say(ready=True, pid=os.getpid())
+
+    def call() -> None:
+        loss.backward() if in_backward else dist.all_reduce(tensor)
+
     if index == 0:
-        text = failure(lambda: dist.all_reduce(tensor))  # the other calls it later
-        say(text=text, kept=tensor[0].item())
+        say(text=failure(call), kept=tensor[0].item())  # the other calls it later
     else:
         hear()
-        dist.all_reduce(tensor)
+        call()
         boundary = group.refresh()
         say(sum=tensor[0].item(), size=boundary.size)
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("in_backward", [False, True])  # True: the main thread waits in C++
 def test_who_comes_to_no_boundary_in_time_goes_at_once_and_says_why(
-    run_peers: Run, start_master: Start
+    run_peers: Run, start_master: Start, in_backward: bool
 ) -> None:
     master = start_master("--min-peers", "2")
-    peers = run_peers(gets_no_boundary, 2, master.url)
+    peers = run_peers(gets_no_boundary, 2, master.url, in_backward)
     for peer in peers:
         peer.next(ready=True)
     peers[0].signal(signal.SIGTERM)
@@ -126,7 +133,7 @@ def test_who_comes_to_no_boundary_in_time_goes_at_once_and_says_why(
     peers[0].finish()
     assert "no boundary within 1 s of SIGTERM" in peers[0].log()
     peers[1].tell("go on")
-    assert peers[1].next() == {"sum": 2.0, "size": 1}
+    assert peers[1].next() == {"sum": 2.0, "size": 1}  # its own
     peers[1].finish()
 
 

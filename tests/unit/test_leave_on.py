@@ -1,12 +1,15 @@
 """Leaving on a signal: what is refused, and what stays as it was."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pccl_backend import _notice
 from pccl_backend._notice import leave_on
 
 
@@ -58,3 +61,40 @@ def test_without_a_group_the_handler_before_is_called() -> None:
     leave_on(signal.SIGUSR1, signal.SIGUSR1)  # twice is as once
     signal.raise_signal(signal.SIGUSR1)
     assert calls == [signal.SIGUSR1]
+
+
+def test_a_signal_of_a_forked_child_is_none_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    time.sleep(2 * _notice.HANDLER_S)  # the thread has heard of the signals before
+    heard: list[int] = []
+    monkeypatch.setattr(_notice, "_goes", lambda number, grace_s: heard.append(number) or True)
+    monkeypatch.setattr(_notice, "HANDLER_S", 0.0)
+    leave_on(signal.SIGUSR1)
+    child = os.fork()
+    if child == 0:
+        signal.raise_signal(signal.SIGUSR1)
+        os._exit(len(heard))  # that of its own handler
+    assert os.waitpid(child, 0)[1] == 1 << 8
+    time.sleep(0.5)
+    assert heard == []
+    signal.raise_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + 60
+    while len(heard) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert heard == [signal.SIGUSR1, signal.SIGUSR1]  # by the handler, and by the thread
+
+
+def test_the_thread_gives_way_to_a_program_that_hears_of_signals_itself() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    ours = signal.set_wakeup_fd(writer)
+    listened = _notice._listens
+    try:
+        _notice._listens = False
+        leave_on(signal.SIGUSR1)
+        assert not _notice._listens
+        assert signal.set_wakeup_fd(writer) == writer
+    finally:
+        _notice._listens = listened
+        signal.set_wakeup_fd(ours)
+        os.close(reader)
+        os.close(writer)
