@@ -181,6 +181,7 @@ def _is_member(group: weakref.ref[Any]) -> bool:
 
 
 def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
+    global _leaving_until
     _log.warning(
         "%s: this process leaves the run at its next boundary, or in %g s without one, once no "
         "call of its group is under way; if it cannot within %g s, it aborts its group, which the "
@@ -206,6 +207,8 @@ def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
             grace_s,
             name,
         )
+        # The main thread may have waited all the time: its handler runs now.
+        _leaving_until = time.monotonic() + 2 * HANDLER_S
         if (process_group := group()) is not None:
             with contextlib.suppress(GroupClosedError):  # just now
                 _extension.loaded().abort_run(

@@ -418,7 +418,7 @@ void Operation::reduce_all(const Step& step, std::uint64_t offset, std::uint32_t
 }
 
 /// False: another rank has written to what it had lent, since its run of the operation is over;
-/// this one ends too, or begins anew.
+/// this one ends too, or begins anew. If neither comes, that rank has lied, and is waited for.
 bool Operation::add_borrowed(const Step& step, std::uint32_t segment) {
   std::vector<const std::byte*> operands{at(step.from, offset_of(segment))};
   for (const std::uint32_t b : step.borrowed) {
@@ -429,7 +429,11 @@ bool Operation::add_borrowed(const Step& step, std::uint32_t segment) {
   bool held = true;
   for (const std::uint32_t b : step.borrowed) {
     const auto one = states_[b].borrowed.extract(segment);
-    held = held && (!one.mapped().lender || one.mapped().lender->holds(one.mapped().place));
+    if (!one.mapped().lender || one.mapped().lender->holds(one.mapped().place)) continue;
+    held = false;
+    StepState& taken_back = states_[b];
+    taken_back.done[segment] = false;
+    if (taken_back.segments_done-- == taken_back.segments) ++steps_left_;
   }
   return held;
 }

@@ -152,9 +152,9 @@ void PcclBackend::begin(Parts& parts, Call& call) {
 void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
   const auto& context = parts.context;
   OpRequest request = call.take(completions_);
-  const std::int64_t limit_ms =
-      timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
-  request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 0));
+  // Of no call's own, that of the group; the engine takes 0 for none at all.
+  const std::int64_t limit_ms = timeout > Millis::zero() ? timeout.count() : timeout_ms_.load();
+  request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 1));
   if (!call.device().is_cpu()) {
     if (!parts.device) {
       if (parts.collective) wait_for_room(call.device(), call.staged());

@@ -431,6 +431,10 @@ def sets_odd_timeouts(rank: int, world: int, meet: str) -> None:
         began = time.monotonic()
         text = failure(lambda s=seconds: dist.distributed_c10d._set_pg_timeout(timedelta(0, s)))
         texts[f"group {seconds}"] = [text, time.monotonic() - began]
+    alone = dist.new_group()
+    dist.distributed_c10d._set_pg_timeout(timedelta(0), alone)
+    if rank == 0:  # the other rank never comes
+        texts["call of group 0"] = [failure(lambda: dist.all_reduce(t.clone(), group=alone)), 0.0]
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=30))
     if rank == 1:
         for g in (group, gloo):
@@ -462,6 +466,7 @@ def test_time_outs_of_nothing_and_less(run_peers: Any, tmp_path: Path) -> None:
     assert "1 of 2 ranks have not come" in texts["init 0"][0]
     assert texts["init -1"][0].startswith("ValueError")
     assert texts["group 0"][0] == ""
+    assert texts["call of group 0"][0].startswith("OperationTimeoutError")
     assert "must not be negative" in texts["group -5"][0]
     for ms in (50, 1):
         for backend in ("pccl", "gloo"):

@@ -132,6 +132,7 @@ def test_who_comes_to_no_boundary_in_time_goes_at_once_and_says_why(
     assert line["kept"] == 1.0
     peers[0].finish()
     assert "no boundary within 1 s of SIGTERM" in peers[0].log()
+    assert peers[0].log().count("leaves the run at its next boundary") == 1
     peers[1].tell("go on")
     assert peers[1].next() == {"sum": 2.0, "size": 1}  # its own
     peers[1].finish()
