@@ -225,6 +225,13 @@ void send_starts(State& s, EpochId epoch, Judgement& verdict,
   }
 }
 
+/// Peers that wait for the founding and are no members hear that there is a run.
+void welcome_newcomers(const State& s, Actions& out) {
+  for (const auto& [p, peer] : s.peers) {
+    if (!peer.report.started && !is_own_member(s, p)) send(s, p, welcome(s, p), out);
+  }
+}
+
 }  // namespace
 
 std::string why_lost(const State& s, PeerId peer) {
@@ -278,12 +285,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   send_starts(s, epoch.id, verdict, flags, out);
   dismiss(s, leavers, before ? before->members : std::vector<Member>{}, seats,
           "epoch " + to_string(epoch.id) + " goes on without this peer", out);
-  if (founding) {
-    // Peers that wait for the founding and are no founders hear that the run is founded.
-    for (const auto& [p, peer] : s.peers) {
-      if (!is_own_member(s, p)) send(s, p, welcome(s, p), out);
-    }
-  }
+  if (founding) welcome_newcomers(s, out);
   reconsider(s, out);
 }
 
@@ -323,6 +325,7 @@ void adopted(State& s, Actions& out) {
   forget_run(s);
   recall_relays(s);
   begin_rings(s);
+  if (own(s) != nullptr) welcome_newcomers(s, out);
   reconsider(s, out);
 }
 

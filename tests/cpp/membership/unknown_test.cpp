@@ -50,6 +50,21 @@ TEST(Unknown, an_epoch_that_the_register_does_not_know_is_adopted_when_all_its_m
   EXPECT_FALSE(lost.s.config.adopt) << "it was the answer to this question only";
 }
 
+TEST(Unknown, a_newcomer_that_waits_while_a_run_is_adopted_hears_that_there_is_one) {
+  Stranger lost(/*adopt=*/true);
+  Hello newcomer;
+  newcomer.member = member(9);
+  const Actions out = step(lost.s, PeerConnected{newcomer});
+  ASSERT_EQ(sent<Welcome>(out).size(), 1U);
+  EXPECT_FALSE(sent<Welcome>(out)[0].second.founded);
+  lost.hello(1, {1});
+  lost.out = step(lost.s, RegisterWritten{*lost.s.writing, true});
+  const auto welcomes = sent<Welcome>(lost.out);
+  ASSERT_EQ(welcomes.size(), 1U) << "the members have started, and hear of the next epoch";
+  EXPECT_EQ(welcomes[0].first, PeerId{9});
+  EXPECT_TRUE(welcomes[0].second.founded);
+}
+
 TEST(Unknown, an_adopted_epoch_counts_its_own_steps_where_the_register_is_of_a_run_that_is_over) {
   Stranger lost(/*adopt=*/true, /*refound=*/false,
                 Register{1, Epoch{EpochId::make(1, 2), {member(8)}, {}, true}, 40, true});
