@@ -208,6 +208,8 @@ void give_up_at_once(State& s);
 // ---------------------------------------------------------------- all members are gone
 // (standstill.cpp)
 
+/// "15 s", rounded up.
+[[nodiscard]] std::string whole_seconds(std::uint64_t ms);
 /// TimerKind::patience, or refound, begins.
 void stand_still(State& s, TimerKind kind, Actions& out);
 /// TimerKind::patience begins, if it does not run.
@@ -408,7 +410,8 @@ inline constexpr std::size_t kLostLatelyMax = 256;  // members of which that is 
 [[nodiscard]] bool is_invented(const State& s, PeerId p, const Report& report);
 /// Nothing goes on by itself from what this peer reports: the operator is asked, or has answered.
 void hold_for_unknown(State& s, PeerId p, Actions& out);
-/// What the operator is asked, while such peers are connected.
+/// What the operator is asked, or with --adopt what the master waits for, while such peers are
+/// connected.
 [[nodiscard]] std::string text_of_unknown(const State& s);
 /// While a member of the register's epoch is among `alive`, a peer that reports an unknown epoch
 /// belongs to another run.

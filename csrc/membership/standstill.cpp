@@ -13,8 +13,6 @@ namespace {
 constexpr std::uint64_t kTellAgainS = 5;  // newcomers are told again after half of the rest
 constexpr std::size_t kNamedMax = 8;      // members
 
-std::string whole_seconds(std::uint64_t ms) { return std::to_string((ms + 999) / 1000) + " s"; }
-
 /// The names of the members of the register's epoch for whose seat `is` holds; the first kNamedMax
 /// of them.
 std::string named(const State& s, bool (*is)(const Seat&)) {
@@ -29,6 +27,8 @@ std::string named(const State& s, bool (*is)(const Seat&)) {
 }
 
 }  // namespace
+
+std::string whole_seconds(std::uint64_t ms) { return std::to_string((ms + 999) / 1000) + " s"; }
 
 std::uint64_t refound_ms(const State& s) {
   // The members may still be connected to a former master that is cut off from the register.

@@ -220,6 +220,7 @@ std::string whom_a_run_waits_for(const State& s,
     const std::string remote = remote_of(member.peer());
     return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
   };
+  if (!s.unknown.empty()) return text_of_unknown(s);
   if (std::string text = standstill(s); !text.empty()) return text;
   if (std::string text = founders_apart(s); !text.empty()) return text;
   if (s.proposal) {
@@ -232,7 +233,6 @@ std::string whom_a_run_waits_for(const State& s,
   }
   if (s.held->ended) return "";
   if (!s.held->epoch || s.held->over) {
-    if (!s.unknown.empty()) return text_of_unknown(s);
     return "waiting for " + count_of(s.config.min_peers, "replica") + " to found the run; " +
            count_of(s.peers.size(), "peer") + " connected" + whole_replicas(s);
   }

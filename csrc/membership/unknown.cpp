@@ -27,16 +27,26 @@ std::string text_of_unknown(const State& s) {
     newest = std::max({newest, peer.report.accepted, peer.report.started.value_or(EpochId{})});
     names += " " + name_of(peer.member.handle);
   }
-  return cut_text("epoch " + to_string(newest) + " is not known to the register; here are:" +
-                  names + ". Nothing goes on by itself: bring back the register, or start this " +
-                  "master with --adopt, if no other one runs, or with --refound");
+  std::string text =
+      "epoch " + to_string(newest) + " is not known to the register; here are:" + names;
+  if (s.config.adopt) {
+    text +=
+        ". As --adopt says, the run goes on when all members of that epoch are here, and after " +
+        whole_seconds(s.config.patience_ms) + " at most with those that are";
+  } else {
+    text +=
+        ". Nothing goes on by itself: bring back the register, or start this master with "
+        "--adopt, if no other one runs, or with --refound";
+  }
+  return cut_text(text);
 }
 
 void hold_for_unknown(State& s, PeerId p, Actions& out) {
   s.unknown.insert(p);
   if (s.config.adopt) {
     be_patient(s, out);
-    return adopt(s, false, out);
+    adopt(s, false, out);
+    if (s.writing) return;
   }
   out.push_back(Say{true, text_of_unknown(s)});
 }

@@ -36,8 +36,14 @@ TEST(Unknown, an_epoch_that_the_register_does_not_know_is_adopted_when_all_its_m
   Stranger lost(/*adopt=*/true);
   lost.hello(2, {1, 2});
   EXPECT_FALSE(lost.s.writing.has_value());
+  const std::string waits = cast::all<Say>(lost.out).at(0).text;
+  EXPECT_NE(waits.find("goes on when all members of that epoch are here, and after 15 s at most"),
+            std::string::npos)
+      << waits;
+  EXPECT_EQ(whom_a_run_waits_for(lost.s, [](PeerId) { return std::string(); }), waits);
   lost.hello(1, {1, 2});
   ASSERT_TRUE(lost.s.writing.has_value());
+  EXPECT_EQ(cast::all<Say>(lost.out).size(), 1U) << "that it is adopted";
   const Register to = *lost.s.writing;
   EXPECT_EQ(to.incarnation, 8U) << "above all heard of";
   EXPECT_EQ(to.epoch->id, EpochId::make(7, 3));
@@ -91,6 +97,18 @@ TEST(Unknown, without_the_operators_word_nothing_goes_on_from_an_unknown_epoch) 
   EXPECT_NE(asked.find("--adopt"), std::string::npos);
   const auto nowhere = [](PeerId) { return std::string(); };
   EXPECT_EQ(whom_a_run_waits_for(lost.s, nowhere), asked) << "and not for replicas to found it";
+}
+
+TEST(Unknown, a_run_whose_register_is_an_older_copy_says_for_what_it_waits) {
+  Stranger lost(/*adopt=*/false, /*refound=*/false,
+                Register{6, Epoch{EpochId::make(6, 1), {member(1), member(2)}, {}, true}, 4});
+  lost.hello(1, {1});
+  const auto nowhere = [](PeerId) { return std::string(); };
+  EXPECT_NE(whom_a_run_waits_for(lost.s, nowhere).find("epoch 7.3 is not known to the register"),
+            std::string::npos);
+  lost.out = step(lost.s, PatienceOver{});
+  EXPECT_NE(whom_a_run_waits_for(lost.s, nowhere).find("or start this master with --adopt"),
+            std::string::npos);
 }
 
 TEST(Unknown, refound_gives_up_members_that_the_register_does_not_know) {
