@@ -410,6 +410,10 @@ def runs_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
             raise ValueError(
                 "argument --max-peers: less than --min-peers, no run could be founded" + of
             )
+        if one.max_peers < one.hold_below:
+            raise ValueError(
+                "argument --hold-below: above --max-peers, the run would hold for ever" + of
+            )
         if one.adopt and one.refound:
             raise ValueError("argument --adopt: not with --refound; members go on, or do not" + of)
         flags.append(one)

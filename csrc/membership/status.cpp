@@ -124,8 +124,13 @@ void describe_waiting(const State& s, const PeerState& peer, const std::string& 
                    "; waits " + std::to_string(wait_s) + " s more");
   }
   if (!peer.at_door) return say(m, "arrived", "has not called refresh yet");
-  if (std::string why = why_tried(s, m.peer); !why.empty()) return say(m, "trying", std::move(why));
   const auto& members = own(s)->members;
+  if (members.size() + peer.member.place.size > s.config.max_peers) {
+    return say(m, "door",
+               "the run is full (--max-peers " + std::to_string(s.config.max_peers) +
+                   "); waits until there is room");
+  }
+  if (std::string why = why_tried(s, m.peer); !why.empty()) return say(m, "trying", std::move(why));
   const bool any = std::any_of(members.begin(), members.end(), [&](const Member& member) {
     return s.peers.contains(member.peer());
   });
@@ -171,6 +176,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
     out.epoch = epoch->id;
     out.replicas = static_cast<std::uint32_t>(replicas(epoch->members));
     out.member_count = static_cast<std::uint32_t>(epoch->members.size());
+    out.step = s.held->passed;  // of members that are away nothing else is known
     for (const auto& [group, mates] : s.groups) late.merge(lateness(s, mates));
     std::map<std::uint32_t, std::uint32_t> ranks;  // of each peer group, so far
     for (const Member& member : epoch->members) {
@@ -232,6 +238,12 @@ std::string whom_a_run_waits_for(const State& s,
     return text;
   }
   if (s.held->ended) return "";
+  if (s.holding && !awaits(s)) {
+    const std::size_t here = replicas(survivors(s)) + replicas(door(s));
+    return "waiting for replicas: " + std::to_string(here) + (here == 1 ? " is" : " are") +
+           " here, and the run goes on with " + std::to_string(s.config.hold_below) +
+           " (--hold-below)";
+  }
   if (!s.held->epoch || s.held->over) {
     return "waiting for " + count_of(s.config.min_peers, "replica") + " to found the run; " +
            count_of(s.peers.size(), "peer") + " connected" + whole_replicas(s);

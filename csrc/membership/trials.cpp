@@ -334,7 +334,11 @@ std::string why_tried(const State& s, PeerId p) {
            " s";
   }
   const auto found = s.trials.find(p);
-  if (found == s.trials.end()) return "waits until its links to the members can be tried";
+  if (found == s.trials.end()) {
+    const bool room = own(s)->members.size() + s.trials.size() < s.config.max_peers;
+    return room ? "waits until its links to the members can be tried"
+                : "newcomers that came before take the room of the run";
+  }
   if (tried(s).contains(p)) return "";
   const Trial& trial = found->second;
   const bool own_word = !trial.unsaid.empty();

@@ -198,6 +198,7 @@ def test_flags_are_for_all_runs_and_settings_for_one() -> None:
         ["--state", ""],
         ["--state", "etcd://host:1"],
         ["--max-peers", "1", "--min-peers", "2"],
+        ["--hold-below", "3", "--max-peers", "2"],
         ["--adopt", "--refound"],
         ["--log-level", "loud"],
         ["--listen", "a:b:c"],

@@ -92,6 +92,34 @@ TEST(Status, says_who_waits_at_the_door_and_for_what) {
   EXPECT_EQ(status.replicas, 1U);
 }
 
+TEST(Status, says_to_a_spare_of_a_full_run_that_it_waits_for_room) {
+  State s = in_office({member(1), member(2)});
+  s.config.max_peers = 3;
+  Hello spare;
+  spare.at_door = true;
+  for (const std::uint64_t id : {3U, 4U}) {
+    spare.member = member(id);
+    static_cast<void>(step(s, PeerConnected{spare}));
+  }
+  Status status = status_of(s, {});
+  EXPECT_EQ(status.door[0].doing, "trying");
+  EXPECT_EQ(status.door[1].detail, "newcomers that came before take the room of the run");
+  s.config.max_peers = 2;
+  status = status_of(s, {});
+  EXPECT_EQ(status.door[1].doing, "door");
+  EXPECT_EQ(status.door[1].detail, "the run is full (--max-peers 2); waits until there is room");
+}
+
+TEST(Status, a_run_that_holds_says_how_many_replicas_are_there_and_how_many_it_needs) {
+  State s = in_office({member(1), member(2)});
+  s.config.hold_below = 2;
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "gone"}));
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
+  ASSERT_EQ(status_of(s, {}).state, "holding");
+  EXPECT_EQ(whom_a_run_waits_for(s, [](PeerId) { return std::string(); }),
+            "waiting for replicas: 1 is here, and the run goes on with 2 (--hold-below)");
+}
+
 TEST(Status, a_member_whose_connection_is_gone_is_away) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(step(s, PeerDisconnected{PeerId{2}}));
@@ -134,6 +162,7 @@ TEST(Status, a_member_whose_process_has_ended_and_a_run_without_members_are_told
   cast::newcomer(s, member(3));
   const Status status = status_of(s, {});
   EXPECT_EQ(status.state, "lost");
+  EXPECT_EQ(status.step, 1U) << "that of the last boundary that voted";
   ASSERT_EQ(status.door.size(), 1U);
   EXPECT_EQ(status.door[0].detail, "waits for members to come back, of which none is there now");
   EXPECT_EQ(status.members[0].detail, "its process has ended");
