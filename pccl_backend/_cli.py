@@ -112,6 +112,16 @@ def ring_rule(text: str) -> str:
     return text
 
 
+def register_place(text: str) -> str:
+    """What --state names. A URL of another scheme than etcd's would be a file of that name."""
+    if "://" in text and not text.startswith(ETCD_SCHEMES):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no file and no URL of etcd; expected {' or '.join(ETCD_SCHEMES)}"
+            "HOST:PORT/KEY"
+        )
+    return text
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line: the flags would fill a screen above it."""
 
@@ -209,6 +219,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--state",
         metavar="FILE|etcd://…|none",
+        type=register_place,
         help="file that keeps what a restarted master must know; or an etcd cluster, "
         "etcds://HOST:PORT[,HOST:PORT...]/KEY (etcd:// without TLS), that several masters share: "
         "one is in charge, the others stand by; 'none' keeps it in memory, then a restarted master "

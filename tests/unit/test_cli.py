@@ -145,6 +145,13 @@ def test_state_file_is_by_port_in_the_state_folder_of_the_user(
     assert options("--run", "r", "--state", "none")["state_file"] == ""
 
 
+def test_a_state_with_an_unknown_scheme_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "--state", "etdc://e:1/k")
+    assert "'etdc://e:1/k' is no file and no URL of etcd" in said
+    assert "expected etcd:// or etcds://HOST:PORT/KEY" in said
+    assert options("--state", "./a:/b")["state_file"] == "./a:/b"
+
+
 def test_an_ending_is_named_by_its_time_as_the_master_says_it_or_in_iso_8601() -> None:
     for text in (
         "2026-11-23 at 22:01:05 UTC", "2026-11-23T22:01:05Z", "2026-11-23 22:01:05",
@@ -197,6 +204,7 @@ def test_flags_are_for_all_runs_and_settings_for_one() -> None:
         ["--evict-after", "1", "--run", "a", "--run", "b:heartbeat=2"],
         ["--state", ""],
         ["--state", "etcd://host:1"],
+        ["--state", "etdc://host:1/key"],
         ["--max-peers", "1", "--min-peers", "2"],
         ["--hold-below", "3", "--max-peers", "2"],
         ["--adopt", "--refound"],
