@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "trust/sealer.h"
+#include "trust/token.h"
 
 namespace pccl {
 namespace {
@@ -62,6 +63,13 @@ std::string reason_of(unsigned long code) {
 
 bool is_alert(unsigned long code) {
   return ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET;
+}
+
+/// Without what is random in it, so that an equal refusal has an equal text (refusals.h).
+std::string shown_identity(std::string_view identity) {
+  const auto of_channel = parse_identity(identity);
+  if (of_channel) return "the token \"" + of_channel->token + "\"";
+  return "\"" + printable(identity) + "\"";
 }
 
 }  // namespace
@@ -274,7 +282,7 @@ void TlsStream::State::failed(int result, const char* doing) {
   const unsigned long code = ERR_peek_error();
   refused = true;
   if (unknown) {
-    error = "no key is known for \"" + printable(identity) + "\"";
+    error = "no key is known for " + shown_identity(identity);
   } else if (is_alert(code)) {
     error = std::string(doing) + " was refused by the other side: " + reason_of(code);
   } else {

@@ -13,6 +13,7 @@
 #include "no_memory.h"
 #include "support.h"
 #include "trust/sealer.h"
+#include "trust/token.h"
 
 namespace pccl {
 namespace {
@@ -319,6 +320,21 @@ TEST(TlsStream, an_unknown_identity_is_refused_by_its_printable_name) {
   EXPECT_EQ(b.error.find("no key is known for \"some"), 0U) << b.error;
   EXPECT_EQ(b.error.find('\n'), std::string::npos);
   EXPECT_FALSE(a.error.empty());
+}
+
+TEST(TlsStream, an_unknown_identity_of_a_channel_is_refused_by_its_token_and_nothing_random) {
+  Loop loop;
+  for (int i = 0; i < 2; ++i) {
+    auto [near, far] = socket_pair(loop);
+    TlsEnd a;
+    TlsEnd b;
+    const std::string identity = format_identity({"bonn", KeyPair::make().public_key(), "r"});
+    a.use(TlsStream::dial(loop, std::move(near), identity, random_secret()));
+    b.use(TlsStream::accept(loop, std::move(far),
+                            [](std::string_view) { return std::optional<Secret>{}; }));
+    ASSERT_TRUE(test::poll_until(loop, [&] { return a.over() && b.over(); }));
+    EXPECT_EQ(b.error, "no key is known for the token \"bonn\"");
+  }
 }
 
 TEST(TlsStream, bytes_that_are_no_tls_and_an_early_end_fail_the_handshake) {
