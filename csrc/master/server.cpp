@@ -228,8 +228,17 @@ void MasterServer::take_tokens(Tokens tokens) {
     add_to_list(names, token.name);
     gone.push_back(mark_of(token));
   }
-  log_info("the token file " + options_.token_file + " was read again; tokens: " +
-           std::to_string(now.all().size()) + (names.empty() ? "" : "; revoked: " + names));
+  std::string before_names;  // whose lines are in the file, and open nothing
+  for (const Token& token : now.all()) {
+    const bool revoked = std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
+      return run.second->is_revoked(mark_of(token));
+    });
+    if (revoked) add_to_list(before_names, token.name);
+  }
+  log_info("the token file " + options_.token_file +
+           " was read again; tokens: " + std::to_string(now.all().size()) +
+           (before_names.empty() ? "" : ", of which revoked before: " + before_names) +
+           (names.empty() ? "" : "; revoked: " + names));
   for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name), gone);
 }
 

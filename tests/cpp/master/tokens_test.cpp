@@ -190,6 +190,7 @@ TEST_F(TokensOf, a_revoked_line_opens_nothing_when_it_is_back_in_a_file_nor_at_a
   std::ofstream(master_.token_file, std::ios::trunc) << before.str();
   server_->reload_tokens();
   ASSERT_TRUE(until([&] { return said("was read again") == 2; })) << log_text();
+  EXPECT_EQ(said("tokens: 3, of which revoked before: b"), 1U) << log_text();
   FakePeer& back = comes(late);
   ASSERT_TRUE(until([&] { return back.last<Refuse>() != nullptr; })) << log_text();
   EXPECT_EQ(back.last<Refuse>()->error.text, "the token \"b\" has been revoked");
