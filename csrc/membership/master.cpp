@@ -120,7 +120,10 @@ void take_office(State& s, Actions& out) {
 void on(State& s, const RegisterWritten& e, Actions& out) {
   if (s.writing != e.value) return;  // the answer to a write that was given up
   if (!e.ok) {
-    depose(s, "the register is held by another master", out);
+    depose(s,
+           s.config.shared ? "the register is held by another master"
+                           : "the state file was changed, or is gone, while this master ran",
+           out);
     return;
   }
   const bool over = e.value.over && !s.held->over;

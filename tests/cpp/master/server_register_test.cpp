@@ -97,7 +97,8 @@ TEST_F(Server, a_register_that_another_has_written_deposes_it) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << format_register(held.value());
   peers_[2]->reconnects = false;
   peers_[2]->drop();
-  EXPECT_TRUE(until([&] { return said("is deposed") > 0; })) << log_text();
+  EXPECT_TRUE(until([&] { return said("is deposed: the state file was changed") > 0; }))
+      << log_text();
   EXPECT_TRUE(until(
       [&] {
         return peers_[0]->runs(2) && peers_[1]->runs(2) &&
