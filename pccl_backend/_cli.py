@@ -30,6 +30,7 @@ DEFAULT_PORT = 48148
 ALL_INTERFACES = "0.0.0.0"
 RING_RULES = ("fastest", "rank")
 PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
+LEASE_S = 5.0
 SECONDS_MAX = 86400.0
 _DEFAULT_URL = f"{SCHEME}{DEFAULT_HOST}:{DEFAULT_PORT}"
 
@@ -261,9 +262,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--lease",
         metavar="SECONDS",
         type=positive_s,
-        default=5.0,
         help="with etcd: seconds from the death of the master in charge until a standby takes over "
-        "(default: 5)",
+        f"(default: {LEASE_S:g})",
     )
     add(
         "--adopt",
@@ -412,6 +412,7 @@ def runs_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
     flags = []
     for run in runs:
         one = argparse.Namespace(**{**vars(arguments), **run.settings, "run": run.name})
+        one.lease = LEASE_S if one.lease is None else one.lease
         of = f" (run {run.name!r})" if len(runs) > 1 else ""
         if one.evict_after < 2 * one.heartbeat:
             raise ValueError(

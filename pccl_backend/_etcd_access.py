@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._etcd_gateway import Access, Login
 
 _OF_TLS = ("etcd_ca", "etcd_cert", "etcd_key")
-_OF_USER = ("etcd_user", "etcd_password_file")
+_OF_ETCD = ("etcd_user", "etcd_password_file", "lease")
 
 
 def of_arguments(arguments: argparse.Namespace) -> Access | None:
@@ -29,7 +29,7 @@ def of_arguments(arguments: argparse.Namespace) -> Access | None:
         ValueError: The flags do not fit, or a file is not what it has to be; names the flag.
     """
     state: str = arguments.state or ""
-    for flags, scheme in ((_OF_TLS, ETCD_TLS_SCHEME), (_OF_USER, ETCD_SCHEMES)):
+    for flags, scheme in ((_OF_TLS, ETCD_TLS_SCHEME), (_OF_ETCD, ETCD_SCHEMES)):
         for flag in flags:
             if getattr(arguments, flag) is None:
                 continue

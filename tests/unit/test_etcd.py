@@ -214,6 +214,7 @@ def test_wrong_words_about_etcd_are_refused_by_flag(tmp_path: Path) -> None:
     for words, arguments in {
         "--etcd-ca: only with --state etcds://": ("--etcd-ca", "f", "--state", "etcd://e:1/k"),
         "--etcd-user: only with --state": ("--etcd-user", "u", "--state", "file"),
+        "--lease: only with --state etcds://": ("--lease", "3", "--state", "none"),
         "--etcd-user: an empty name": (*tls, "--etcd-user", ""),
         "--etcd-cert: only with --etcd-key": (*tls, "--etcd-key", str(own.key)),
         "--etcd-ca: /none: No such file": (*tls, "--etcd-ca", "/none"),
