@@ -26,6 +26,7 @@ from .supervisor import Rules
 PROG = "pccl-run"
 DEVICES = ("auto", "cpu", "gpu", "xpu")
 JOB = "start pccl-run on each host with the same --master; the master counts the processes"
+MASTERS = ("PCCL_MASTER", "PCCL_JOIN_URL")  # variables that name one; the first counts
 RESTARTS = (
     "a worker is started again whenever it fails; --max-failures limits the failures in a row"
 )
@@ -185,8 +186,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--restart-delay-max",
         metavar="SECONDS",
         type=positive_s,
-        default=Rules.delay_s_max,
-        help=f"the longest delay (default: {Rules.delay_s_max:g})",
+        help=f"the longest delay (default: {Rules.delay_s_max:g}, or --restart-delay if that is "
+        "more)",
     )
     add(
         "--signals-to-handle",
@@ -224,14 +225,30 @@ def signals(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def streams(text: str, processes: int) -> dict[int, int]:
-    """The streams of each local rank, as `3` or `0:1,1:3` say. Raises ValueError."""
+def streams(text: str, processes: int, *, flag: str) -> dict[int, int]:
+    """The streams of each local rank, as `3` or `0:1,1:3` say. Raises ValueError, with `flag`."""
     if re.fullmatch("[0-3]", text):
         return dict.fromkeys(range(processes), int(text))
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
-        raise ValueError(f"{text!r}; expected 0, 1, 2 or 3, or RANK:STREAMS[,RANK:STREAMS...]")
+        raise ValueError(
+            f"argument {flag}: {text!r}; expected 0, 1, 2 or 3, or RANK:STREAMS[,RANK:STREAMS...]"
+        )
     named = {int(rank): int(value) for rank, value in (p.split(":") for p in text.split(","))}
     return {rank: named.get(rank, 0) for rank in range(processes)}
+
+
+def restart_delays(arguments: argparse.Namespace) -> tuple[float, float]:
+    """The first delay and the longest one. Raises ValueError where the first one is longer."""
+    first: float = arguments.restart_delay
+    longest: float | None = arguments.restart_delay_max
+    if longest is None:
+        return first, max(first, Rules.delay_s_max)
+    if longest < first:
+        raise ValueError(
+            f"argument --restart-delay-max: {longest:g}; expected at least --restart-delay, "
+            f"{first:g}"
+        )
+    return first, longest
 
 
 def count_processes(text: str) -> int:
@@ -239,7 +256,10 @@ def count_processes(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= 4096:
         return int(text)
     if text not in DEVICES:
-        raise ValueError(f"{text!r}; expected a number from 1 to 4096 or {', '.join(DEVICES)}")
+        raise ValueError(
+            f"argument --nproc-per-node: {text!r}; expected a number from 1 to 4096 or "
+            f"{', '.join(DEVICES)}"
+        )
     if text == "cpu":
         return allowed_cores()
     from torch.distributed.run import determine_local_world_size  # loads torch: two seconds
@@ -267,7 +287,8 @@ def read(argv: Sequence[str] | None = None) -> Plan:
     """The plan of these arguments (None: the process's); what is wrong ends the process."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    master = arguments.master or os.environ.get("PCCL_MASTER") or os.environ.get("PCCL_JOIN_URL")
+    named = {"--master": arguments.master} | {name: os.environ.get(name) for name in MASTERS}
+    source, master = next(((name, url) for name, url in named.items() if url), ("", None))
     if arguments.standalone:
         if arguments.master:
             parser.error("argument --standalone: not with --master; it runs a master of its own")
@@ -279,10 +300,11 @@ def read(argv: Sequence[str] | None = None) -> Plan:
         )
     try:
         if master:
-            parse_url(master, name="--master")
+            parse_url(master, name=source)
         processes = count_processes(arguments.nproc_per_node)
-        redirects = streams(arguments.redirects, processes)
-        tees = streams(arguments.tee, processes)
+        redirects = streams(arguments.redirects, processes, flag="--redirects")
+        tees = streams(arguments.tee, processes, flag="--tee")
+        delays = restart_delays(arguments)
         command = worker_command(arguments)
     except ValueError as error:
         parser.error(str(error))
@@ -294,8 +316,8 @@ def read(argv: Sequence[str] | None = None) -> Plan:
         master=master,
         standalone=arguments.standalone,
         rules=Rules(
-            delay_s=arguments.restart_delay,
-            delay_s_max=max(arguments.restart_delay, arguments.restart_delay_max),
+            delay_s=delays[0],
+            delay_s_max=delays[1],
             steady_s=arguments.steady_after,
             failures_max=arguments.max_failures,
             grace_s=arguments.shutdown_timeout,

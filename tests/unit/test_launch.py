@@ -70,13 +70,14 @@ def test_flags_have_torchruns_spellings() -> None:
 def test_the_rules_of_the_supervisor_are_flags() -> None:
     got = plan(
         *("--max-failures", "3", "--steady-after", "4", "--restart-delay", "5"),
-        *("--restart-delay-max", "2", "--shutdown-timeout", "6", "--signals-to-handle", "SIGUSR1"),
+        *("--restart-delay-max", "7", "--shutdown-timeout", "6", "--signals-to-handle", "SIGUSR1"),
         SCRIPT,
     )
     assert got.rules == Rules(
-        delay_s=5.0, delay_s_max=5.0, steady_s=4.0, failures_max=3, grace_s=6.0
+        delay_s=5.0, delay_s_max=7.0, steady_s=4.0, failures_max=3, grace_s=6.0
     )
     assert got.signals == (signal.SIGUSR1,)
+    assert plan("--restart-delay", "90", SCRIPT).rules.delay_s_max == 90.0
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,17 @@ def test_the_rules_of_the_supervisor_are_flags() -> None:
         ([*MASTER, "no-such-script.py"], "there is no script no-such-script.py"),
         ([*MASTER, "--no-python", "no-such-program"], "there is no program no-such-program"),
         ([*MASTER, "--no-python", "-m", "sh"], "expected one of them"),
-        ([*MASTER, "--nproc-per-node", "0", SCRIPT], "'0'; expected a number from 1"),
+        (
+            [*MASTER, "--nproc-per-node", "0", SCRIPT],
+            "--nproc-per-node: '0'; expected a number from 1",
+        ),
         ([*MASTER, "--nproc-per-node", "many", SCRIPT], "auto, cpu, gpu, xpu"),
-        ([*MASTER, "--tee", "4", SCRIPT], "'4'; expected 0, 1, 2 or 3"),
+        ([*MASTER, "--tee", "4", SCRIPT], "argument --tee: '4'; expected 0, 1, 2 or 3"),
+        ([*MASTER, "--redirects", "0:4", SCRIPT], "argument --redirects: '0:4'; expected"),
+        (
+            [*MASTER, "--restart-delay", "5", "--restart-delay-max", "2", SCRIPT],
+            "argument --restart-delay-max: 2; expected at least --restart-delay, 5",
+        ),
         ([*MASTER, "--signals-to-handle", "SIGNONE", SCRIPT], "'SIGNONE' is no signal"),
         ([*MASTER, "--signals-to-handle", "SIGKILL", SCRIPT], "SIGKILL cannot be handed on"),
         ([*MASTER, "--max-failures", "0", SCRIPT], "not a count from 1"),
@@ -110,11 +119,17 @@ def test_wrong_arguments_are_refused_with_what_was_expected(
     assert text in capsys.readouterr().err
 
 
-def test_the_master_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_master_may_be_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PCCL_MASTER", "pccl://b:2")
     assert read([SCRIPT]).master == "pccl://b:2"
     assert plan(SCRIPT).master == "pccl://a:1"
     assert read(["--standalone", SCRIPT]).master is None
+    monkeypatch.setenv("PCCL_MASTER", "tcp://b:2")
+    with pytest.raises(SystemExit):
+        read([SCRIPT])
+    assert "PCCL_MASTER is 'tcp://b:2'" in capsys.readouterr().err
 
 
 def test_processes_may_be_counted_by_the_machine() -> None:
@@ -123,9 +138,9 @@ def test_processes_may_be_counted_by_the_machine() -> None:
 
 
 def test_streams_of_ranks_that_are_not_named_stay_where_they_are() -> None:
-    assert streams("1:2,5:1", 2) == {0: 0, 1: 2}
+    assert streams("1:2,5:1", 2, flag="--tee") == {0: 0, 1: 2}
     with pytest.raises(ValueError, match="expected"):
-        streams("0:1,", 2)
+        streams("0:1,", 2, flag="--tee")
 
 
 # ------------------------------------------------------------------------------ variables
