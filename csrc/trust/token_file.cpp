@@ -196,6 +196,9 @@ Error add_token(const std::string& path, const std::string& name,
   if (is_there(path)) {
     const auto held = read_master_files(path);
     if (!held) return held.error();
+    if (held.value().tokens.find(name) != nullptr) {
+      return invalid("there is a token \"" + name + "\" already in " + path);
+    }
     if (Error error = read_private("the token file", path, text); error.failed()) {
       return error;
     }

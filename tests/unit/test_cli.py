@@ -298,7 +298,9 @@ def test_a_token_is_added_and_what_is_said_of_it_holds_no_secret(
     assert line.startswith("a:")
     assert line.endswith("@x,y")
     assert line.split(":")[1] not in said
-    assert "a second token" in refusal(capsys, "--token-file", str(file), "--new-token", "a")
+    assert 'there is a token "a" already' in refusal(
+        capsys, "--token-file", str(file), "--new-token", "a"
+    )
 
 
 def test_help_explains_every_option_with_its_default() -> None:

@@ -87,7 +87,7 @@ TEST_F(TokenFile, a_comment_and_the_other_lines_stay_when_a_line_is_added) {
 TEST_F(TokenFile, a_name_is_used_once_and_a_wrong_name_or_run_writes_nothing) {
   add("a");
   const std::string before = content(path_);
-  EXPECT_TRUE(has(add_token(path_, "a", {}).text, "a second token with the name \"a\""));
+  EXPECT_TRUE(has(add_token(path_, "a", {}).text, "there is a token \"a\" already in "));
   EXPECT_TRUE(has(add_token(path_, "a b", {}).text, "a token's name has"));
   EXPECT_TRUE(has(add_token(path_, "c", {"x y"}).text, "after '@'"));
   EXPECT_EQ(content(path_), before);
