@@ -198,6 +198,32 @@ def test_a_run_whose_state_file_was_lost_goes_on_when_the_operator_says_adopt(
     end(peers)
 
 
+@pytest.mark.long
+def test_a_newcomer_that_waits_while_a_lost_run_is_adopted_joins_it(
+    tmp_path: Path, start_master: Start, run_peers: Run
+) -> None:
+    options = ("--state", str(tmp_path / "state"), "--evict-after", "3")
+    a = start_master(*options)
+    peers = run_peers(member, 2, a.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    train(peers)
+    a.kill()
+    peers[1].kill()
+    (tmp_path / "state").unlink()
+    b = start_master(*options, "--adopt", port=a.port)
+    says(b, "the run goes on when all members of that epoch are here, and after 8 s at most")
+    (newcomer,) = run_peers(member, 1, b.url)
+    says(b, "adopted epoch")
+    answers([newcomer], "join")
+    tell([newcomer], "refresh")
+    while together(peers[:1], "refresh")[0]["size"] < 2:
+        together(peers[:1], "train")
+    answers([newcomer], "refresh")
+    train([peers[0], newcomer])
+    end([peers[0], newcomer])
+
+
 def test_refound_gives_up_the_members_of_a_run_that_the_register_does_not_know(
     tmp_path: Path, start_master: Start, run_peers: Run
 ) -> None:
