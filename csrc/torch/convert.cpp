@@ -98,15 +98,17 @@ bool usable(const at::Tensor& tensor) {
 /// could take long or needs the GIL.
 struct KeptStorages {
   std::vector<c10::Storage> storages;
+  bool of_program = true;  // and not what stands in for device tensors
   std::shared_ptr<Completions> completions;
 };
 
 void release(KeptStorages* kept) {
   // The program may drop its own reference at any moment: the count decides where it costs time
   // alone.
-  const bool here = std::all_of(
-      kept->storages.begin(), kept->storages.end(),
-      [](const c10::Storage& storage) { return is_plain(storage) && storage.use_count() > 1; });
+  const bool here =
+      std::all_of(kept->storages.begin(), kept->storages.end(), [&](const c10::Storage& storage) {
+        return storage.use_count() > 1 && (!kept->of_program || is_plain(storage));
+      });
   if (here) {
     delete kept;
     return;
@@ -477,7 +479,7 @@ void Call::separate() {
 
 OpRequest Call::take(const std::shared_ptr<Completions>& completions) {
   request_.keep_alive =
-      std::shared_ptr<void>(new KeptStorages{std::move(storages_), completions},
+      std::shared_ptr<void>(new KeptStorages{std::move(storages_), device_.is_cpu(), completions},
                             [](void* kept) { release(static_cast<KeptStorages*>(kept)); });
   return std::move(request_);
 }

@@ -80,7 +80,7 @@ Staged stage(const at::Tensor& tensor, bool input, bool output) {
 
 bool is_plain(const c10::Storage& storage) {
   const c10::Allocator* allocator = c10::GetAllocator(storage.device_type());
-  return storage.data_ptr().get_deleter() == allocator->raw_deleter();
+  return allocator != nullptr && storage.data_ptr().get_deleter() == allocator->raw_deleter();
 }
 
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "python/engine_owner.h"
 #include "python/gil.h"
+#include "torch/device_calls.h"
 #include "torch/errors.h"
 #include "torch/staging.h"
 
@@ -85,10 +86,14 @@ PcclWork::PcclWork(int rank, c10d::OpType type, const char* title,
 
 bool PcclWork::done() const {
   if (parts_.device) return parts_.device->over();
-  return std::all_of(parts_.tickets.begin(), parts_.tickets.end(),
-                     [](const auto& ticket) { return ticket->done(); }) &&
-         std::all_of(parts_.before.begin(), parts_.before.end(),
-                     [](const auto& run) { return run->over() || !run->has_outcome(); });
+  if (those_before_are_over_) return true;
+  const bool over = std::all_of(parts_.tickets.begin(), parts_.tickets.end(),
+                                [](const auto& ticket) { return ticket->done(); }) &&
+                    std::all_of(parts_.before.begin(), parts_.before.end(),
+                                [](const auto& run) { return run->over() || !run->has_outcome(); });
+  // A message that arrives later undoes it no more.
+  if (over && !parts_.before.empty()) those_before_are_over_ = true;
+  return over;
 }
 
 bool PcclWork::settled() const { return parts_.device ? parts_.device->settled() : done(); }
@@ -303,7 +308,12 @@ void PcclWork::wait_settled(milliseconds timeout) {
 
 void PcclWork::follow_those_before() const {
   for (const auto& run : parts_.before) {
-    if (run->settled()) run->let_stream_follow();
+    if (!run->settled()) continue;
+    if (is_capturing(run->device())) {
+      wait_until_over(*run);  // a captured stream can wait for nothing outside of its graph
+    } else {
+      run->let_stream_follow();
+    }
   }
 }
 

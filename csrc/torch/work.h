@@ -105,6 +105,8 @@ class PcclWork final : public c10d::Work {
   const Extents results_;
   std::function<void()> after_;  // of the parts; under finish_mutex_
   const Parts parts_;
+  mutable std::atomic<bool> those_before_are_over_ =
+      false;                         // `before` of the parts, at the outcome
   mutable std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
   bool finished_ = false;            // under finish_mutex_
   std::exception_ptr not_copied_;    // under finish_mutex_: why the results are not in the tensors
