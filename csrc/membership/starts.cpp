@@ -166,9 +166,11 @@ void forget_run(State& s) {
 void say_start(State& s, const Epoch* before, const Epoch& epoch, Actions& out) {
   const std::string head =
       "epoch " + to_string(epoch.id) + ", " + count_of(epoch.members.size(), "member") + ": ";
-  for (const std::string& line : changes(s, before, epoch.members)) {
-    out.push_back(Say{false, head + line});
-  }
+  const std::vector<std::string> changed = changes(s, before, epoch.members);
+  for (const std::string& line : changed) out.push_back(Say{false, head + line});
+  const bool of_former_master =
+      before != nullptr && before->id.incarnation() < epoch.id.incarnation();
+  if (of_former_master && changed.empty()) out.push_back(Say{false, head + "all are back"});
   for (const std::string& line : new_relays(before, epoch)) {
     out.push_back(Say{false, head + line});
   }
