@@ -47,6 +47,12 @@ class LendingPort final : public OperationPort {
 
 /// An all-reduce of three ranks through areas. What rank 2 sends to rank 0 comes last.
 class ThreeLenders {
+  // Before the operations, which use them to their end.
+  BufferPool pool_{1ULL << 30};
+  std::deque<Flying> flying_;
+  std::vector<std::unique_ptr<LendingPort>> ports_;
+  std::vector<std::shared_ptr<const PeerArea>> areas_;
+
  public:
   ThreeLenders() {
     for (std::uint32_t r = 0; r < 3; ++r) {
@@ -113,11 +119,6 @@ class ThreeLenders {
     ops[one.to]->arrived(one.from, one.header, at);
     if (ops[one.from]->running()) ops[one.from]->sent(one.index);
   }
-
-  BufferPool pool_{1ULL << 30};
-  std::deque<Flying> flying_;
-  std::vector<std::unique_ptr<LendingPort>> ports_;
-  std::vector<std::shared_ptr<const PeerArea>> areas_;
 };
 
 TEST(Lent, what_stays_as_it_was_lent_becomes_the_sum) {
