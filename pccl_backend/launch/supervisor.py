@@ -240,6 +240,8 @@ class Supervisor:
             self._rules.delay_s * 2.0 ** min(state.failures - 1, 60), self._rules.delay_s_max
         )
         state.start_s = now_s + delay_s
+        if state.failures > 1:
+            told += f", failure {state.failures} in a row of {self._rules.failures_max}"
         self._say(f"{told}; next start in {delay_s:g} s")
 
     def _give_up(self, index: int, rank: int, status: int, told: str, now_s: float) -> None:

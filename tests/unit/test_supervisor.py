@@ -87,6 +87,8 @@ def test_delays_double_up_to_the_longest() -> None:
         waits.append(host.wakes_in_s())
         assert host.after(waits[-1]) == [Start(0, attempt + 1)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert host.said[0].endswith("after 0.0 s; next start in 1 s")
+    assert host.said[8].endswith("after 0.0 s, failure 9 in a row of 100; next start in 60 s")
 
 
 def test_a_run_that_got_somewhere_begins_the_delays_and_the_count_anew() -> None:
