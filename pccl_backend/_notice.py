@@ -114,8 +114,9 @@ def _hear(reader: int) -> None:
 
 
 def _is_forked() -> None:
-    """The pipe is the parent's: a signal of this process must not make the parent leave."""
-    global _listens
+    """The pipe and the lock are the parent's: no signal of this process makes the parent leave."""
+    global _going, _listens
+    _going = threading.Lock()
     if _listens:
         _listens = False
         signal.set_wakeup_fd(-1)

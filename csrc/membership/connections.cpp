@@ -1,3 +1,6 @@
+// Peers that come to the master, come back, or go: who is taken in, and what is forgotten of whom.
+// A connection that ends says nothing of the process behind it (docs/architecture/rules.md): what
+// follows from it is decided elsewhere, by reconsider.
 #include <utility>
 
 #include "base/text.h"
@@ -181,7 +184,7 @@ void disconnected(State& s, PeerId peer, Actions& out) {
   reconsider(s, out);
 }
 
-void is_gone(State& s, const PeerGone& e, Actions& out) {
+void gone(State& s, const PeerGone& e, Actions& out) {
   if (!s.peers.contains(e.peer) && !is_awaited(s, e.peer)) return;
   if (s.peers.contains(e.peer)) out.push_back(Close{e.peer});
   forget(s, e.peer, e.why, out);

@@ -154,7 +154,7 @@ void on(State& s, const PeerConnected& e, Actions& out) { connected(s, e, out); 
 
 void on(State& s, const PeerDisconnected& e, Actions& out) { disconnected(s, e.peer, out); }
 
-void on(State& s, const PeerGone& e, Actions& out) { is_gone(s, e, out); }
+void on(State& s, const PeerGone& e, Actions& out) { gone(s, e, out); }
 
 void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); }
 

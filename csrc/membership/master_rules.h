@@ -438,7 +438,7 @@ void depose(State& s, const std::string& why, Actions& out);
 
 void connected(State& s, const PeerConnected& e, Actions& out);
 void disconnected(State& s, PeerId peer, Actions& out);
-void is_gone(State& s, const PeerGone& e, Actions& out);
+void gone(State& s, const PeerGone& e, Actions& out);
 /// Those who are connected, and the absent members that may come back.
 void for_each_here_or_awaited(const State& s, const std::function<void(const Member&)>& each);
 /// Forgets a peer; a member that was awaited is awaited no more.

@@ -16,8 +16,8 @@
 
 namespace pccl {
 
-inline constexpr std::uint64_t kDrainMs =
-    5000;  // for functions of users, at the end of the process
+/// For functions of users, at the end of the process.
+inline constexpr std::uint64_t kDrainMs = 5000;
 
 /// Thread-safe. Never destroyed: the engine's thread may outlive `main`.
 class EngineOwner {

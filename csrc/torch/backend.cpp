@@ -128,7 +128,7 @@ void PcclBackend::wait_for_writes(const Parts& parts, const Call& call) {
 }
 
 std::shared_ptr<GroupContext> PcclBackend::ready() {
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   stay_if_ends_elsewhere(Completions::inside());
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
   const auto context = this->context();

@@ -160,10 +160,10 @@ class PcclBackend final : public c10d::Backend {
   /// `apart`: what the call itself reads or writes; `memory`: that, and what the engine uses.
   static void wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
                               const Extents& memory);
+  static void wait_for_writes(const Parts& parts, const Call& call);
   /// The first step for a part of an operation, before any is posted: waits for the memory. A
   /// signal's handler may throw here.
   void begin(Parts& parts, Call& call);
-  static void wait_for_writes(const Parts& parts, const Call& call);
   /// The last step: posts the part; throws if the engine refuses it at once.
   void issue(Parts& parts, Call& call, Millis timeout);
   /// All steps: for a part, for all parts of an operation.

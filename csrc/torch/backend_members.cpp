@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
   TORCH_CHECK(!elastic_,
               "pccl: an elastic group is not shrunk by its program: a lost rank leaves the group "
               "without a call");
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   const auto context = this->context();
   const std::vector<Handle> members = this->members();
   std::vector<Handle> survivors;
@@ -198,7 +198,7 @@ c10d::ReconfigureHandle PcclBackend::get_reconfigure_handle() const {
 }
 
 PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& opts) {
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
   const std::string own = get_reconfigure_handle();
   const std::vector<NamedHandle> named = in_rank_order(opts);

@@ -332,7 +332,7 @@ void Call::rows_copied_back(const at::Tensor& to, const at::Tensor& from) {
 
 void Call::fill() {
   const BelowAutograd quiet;
-  filled_from_ = sources();
+  if (!device_.is_cpu()) filled_from_ = sources();
   for (Fill& one : std::exchange(fills_, {})) {
     if (one.from.size() == 1) {
       const at::Tensor& from = one.from.front();

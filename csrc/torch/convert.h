@@ -94,7 +94,7 @@ class Call {
   /// Fills the temporaries: before, their contents are nothing. On a device the caller's current
   /// stream does it.
   void fill();
-  /// Afterwards: the memory that it has read.
+  /// Afterwards, on a device: the memory that it has read.
   [[nodiscard]] const std::vector<Buffer>& filled_from() const { return filled_from_; }
 
   /// Moves the request out; the storages of its tensors stay alive until the outcome.

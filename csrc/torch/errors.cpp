@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "python/engine_owner.h"
 #include "python/gil.h"
 
 namespace pccl {
@@ -49,6 +50,10 @@ void raise(const Error& error) { throw PcclError(error); }
 
 std::exception_ptr to_exception(const Error& error) {
   return std::make_exception_ptr(PcclError(error));
+}
+
+void refuse_fork() {
+  if (EngineOwner::instance().forked()) raise(forked_error());
 }
 
 void check(const Error& error) {

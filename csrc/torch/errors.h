@@ -26,6 +26,9 @@ class PcclError final : public ::torch::PyTorchError {
 
 [[noreturn]] void raise(const Error& error);
 [[nodiscard]] std::exception_ptr to_exception(const Error& error);
+/// Throws in a forked child: no thread completes an operation there, and locks may be held for
+/// good.
+void refuse_fork();
 /// Throws unless `error` means success.
 void check(const Error& error);
 /// Makes pybind11 turn PcclError into the class of its code; called once, by the module.

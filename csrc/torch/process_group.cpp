@@ -303,7 +303,7 @@ c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers
 // ------------------------------------------------------------------------------- elastic group
 
 std::shared_ptr<Engine> joined_engine() {
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   auto engine = EngineOwner::instance().existing();
   if (!engine || !engine->view(kElasticGroup).elastic) {
     raise({ErrorCode::closed, "this process has not joined a run; call join first"});

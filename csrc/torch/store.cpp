@@ -9,7 +9,6 @@
 
 #include "base/limits.h"
 #include "base/log.h"
-#include "python/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/work.h"
 
@@ -75,7 +74,7 @@ c10::intrusive_ptr<c10d::Store> EngineStore::clone() {
 
 std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Value> values,
                                           std::int64_t amount, Millis timeout) {
-  if (EngineOwner::instance().forked()) raise(forked_error());
+  refuse_fork();
   check_sizes(keys, values);
   const auto timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
   StoreRequest request;

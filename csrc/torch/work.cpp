@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "python/engine_owner.h"
 #include "python/gil.h"
 #include "torch/device_calls.h"
 #include "torch/errors.h"
@@ -29,11 +28,6 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::uint64_t kSignalSliceMs = 100;
-
-/// In a forked child no thread completes an operation, and locks may be held for good.
-void refuse_fork() {
-  if (EngineOwner::instance().forked()) raise(forked_error());
-}
 
 /// Locks a mutex under which Python may be called: no thread may wait for it with the GIL.
 std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {

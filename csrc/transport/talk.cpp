@@ -137,8 +137,9 @@ void Talk::ready() {
     silent_ = false;
     if (finishing_) return;  // the other side may never stop: other sockets have their turn
     have_.insert(have_.end(), buffer.data(), buffer.data() + got.bytes);
-    if (plausible_ && !plausible_(have_))
+    if (plausible_ && !plausible_(have_)) {
       return end({How::not_pccl, "its first bytes are not pccl's"});
+    }
     if (have_.size() == want_) {
       stream_->want(false, false);
       const auto bytes = std::move(have_);
