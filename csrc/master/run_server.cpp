@@ -78,13 +78,25 @@ Error RunServer::start() {
   }
   auto held = register_->read();
   if (!held) return held.error();
+  if (std::string why = lockout_of(held.value()); !why.empty()) return {ErrorCode::refused, why};
   take_charge(std::move(held).value());
   return Error{};
+}
+
+void RunServer::use_key(const Secret& master) {
+  marks_ = EpochMarks(master, options_.run);
+  const Secret mark = key_mark(master, options_.run);
+  std::copy(mark.bytes().begin(), mark.bytes().end(), state_.config.key.emplace().begin());
+}
+
+std::string RunServer::lockout_of(const Register& held) const {
+  return lockout(held, state_.config, tokens_ ? tokens_->valid : std::vector<TokenMark>());
 }
 
 /// --again names the ending that it opens. So it opens none that comes later, however often the
 /// master is started with it.
 void RunServer::take_charge(Register held) {
+  lockout_.clear();
   state_.config.again = options_.again != 0 && held.ended && held.ended->unix_s == options_.again;
   if (options_.again != 0 && held.ended && !state_.config.again) {
     log_line(LogLevel::info, "--again names another ending than that of the run");
@@ -110,6 +122,7 @@ void RunServer::tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> 
   }
   now.gone = gone;
   tokens_ = TokensAre{std::move(valid), std::move(gone)};
+  looked_ms_ = 0;  // the file may have been the reason to stand back
   post(std::move(now));
 }
 
@@ -452,26 +465,66 @@ void RunServer::take_over() {
                            }
                            if (in_charge_ || stopping_ || (register_->shared() && !has_lease_))
                              return;
+                           const std::string why = lockout_of((*held)->value());
+                           if (!why.empty()) return stand_back(why);
                            take_charge(std::move(*held)->value());
+                         });
+}
+
+/// Leaves the run to another master, or to none: under this one it would lose all its members.
+void RunServer::stand_back(const std::string& why) {
+  lockout_ = why;
+  idle_why_ = why;
+  say_of_register(LogLevel::error, "this master does not take the run over: " + why);
+  if (!register_->shared()) return take_over_in(kTakeOverAgainMsMax);
+  if (lease_busy_ || !std::exchange(has_lease_, false)) return;
+  lease_busy_ = true;
+  network_.in_background([store = register_] { store->release(); },
+                         [this, alive = std::weak_ptr(alive_)] {
+                           if (!alive.expired()) lease_busy_ = false;
                          });
 }
 
 // ------------------------------------------------------------------------------------- the lease
 
+/// Before a master asks for the lease, and while it stands by, it looks whose the run is.
 void RunServer::renew_lease() {
   if (lease_busy_ || stopping_) return;
+  const std::uint64_t now = clock_.now_ms();
+  // The register that a master in charge has read must be the one that it writes.
+  const bool looks =
+      !has_lease_ && !register_busy_ && (looked_ms_ == 0 || now - looked_ms_ >= kLookAgainMs);
+  if (!looks && !has_lease_ && !lockout_.empty()) return;
   lease_busy_ = true;
-  const auto answer = std::make_shared<std::optional<Result<bool>>>();
-  const auto holder = std::make_shared<std::string>();
+  struct Answer {
+    std::string lockout;
+    Result<bool> held = false;
+    std::string holder;
+  };
+  const auto answer = std::make_shared<Answer>();
   network_.in_background(
-      [store = register_, answer, holder] {
-        answer->emplace(store->hold());
-        *holder = store->holder();
+      [store = register_, answer, looks, config = state_.config, tokens = tokens_] {
+        if (looks) {
+          const auto held = store->read();
+          if (held.ok()) {
+            answer->lockout =
+                lockout(held.value(), config, tokens ? tokens->valid : std::vector<TokenMark>());
+          }
+        }
+        if (!answer->lockout.empty()) return;
+        answer->held = store->hold();
+        answer->holder = store->holder();
       },
-      [this, alive = std::weak_ptr(alive_), answer, holder] {
+      [this, alive = std::weak_ptr(alive_), answer, looks, now] {
         if (alive.expired()) return;
         lease_busy_ = false;
-        lease_answered(**answer, *holder);
+        if (looks) {
+          lockout_ = answer->lockout;
+          looked_ms_ = now;
+        }
+        if (lockout_.empty()) return lease_answered(answer->held, answer->holder);
+        has_lease_ = answer->held.ok() && answer->held.value();
+        stand_back(lockout_);
       });
 }
 
@@ -567,6 +620,7 @@ void RunServer::say_waiting() {
 
 std::string RunServer::whom_it_waits_for() const {
   if (!in_charge_) {
+    if (!lockout_.empty()) return "";  // said when it was seen
     const bool standby = register_->shared() && !has_lease_ && !lease_failed_;
     return standby ? "" : "waiting for the register: " + idle_why_;
   }

@@ -36,6 +36,8 @@ namespace pccl::master {
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;
 inline constexpr std::uint64_t kTakeOverAgainMsMax = 16000;
 inline constexpr std::uint64_t kTakeOverCalmMs = 60000;
+// A master that stands by looks so often whether it could be in charge.
+inline constexpr std::uint64_t kLookAgainMs = 10000;
 inline constexpr std::uint64_t kClockMs = 1000;
 inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
@@ -48,8 +50,8 @@ class RunServer final : private ConnectionEvents {
             std::function<std::size_t()> peers_of_all_runs);
   ~RunServer() override;
 
-  /// Opens the register and takes over. After an error, whose text says what to change, the object
-  /// cannot be used.
+  /// Opens the register and takes over, or stands by. After an error, whose text says what to
+  /// change, the object cannot be used.
   [[nodiscard]] Error start();
   /// The peers of this run come in here.
   [[nodiscard]] Connections& connections() { return connections_; }
@@ -67,9 +69,9 @@ class RunServer final : private ConnectionEvents {
   /// The tokens that open this run: who has come by another one is evicted. `gone`: revoked for all
   /// masters of the run.
   void tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone);
-  /// Epochs get marks of this secret, and a hello that reports an epoch without its mark is
-  /// refused.
-  void mark_epochs(const Secret& master) { marks_ = EpochMarks(master, options_.run); }
+  /// The register and the epochs get marks of this secret; a hello that reports an epoch without
+  /// its mark is refused, and a run that another secret has marked is not taken over. Before start.
+  void use_key(const Secret& master);
   /// Does the register say that this token was revoked?
   [[nodiscard]] bool is_revoked(const TokenMark& token) const;
 
@@ -99,6 +101,8 @@ class RunServer final : private ConnectionEvents {
   void step_down(const std::string& why);
   void renew_lease();
   void lease_answered(const Result<bool>& answer, const std::string& holder);
+  [[nodiscard]] std::string lockout_of(const Register& held) const;
+  void stand_back(const std::string& why);
   void take_over_in(std::uint64_t delay_ms);
   void say_of_register(LogLevel level, const std::string& text);
   void take_over();
@@ -135,11 +139,13 @@ class RunServer final : private ConnectionEvents {
   std::uint64_t writes_ = 0;
   bool register_busy_ = false;  // a call of the register runs in the background
   std::string idle_why_;        // why this master is not in charge
+  std::string lockout_;         // why it must not be, as of the last look; empty: it may
   // For a register that several masters share.
   bool has_lease_ = false;
   bool lease_busy_ = false;    // a call for the lease runs in the background
   bool lease_failed_ = false;  // the last call for it had no answer
   std::uint64_t lease_renewed_ms_ = 0;
+  std::uint64_t looked_ms_ = 0;  // when it last read, to stand by, whose the run is; 0: never
   std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;

@@ -127,12 +127,14 @@ Result<std::uint16_t> MasterServer::start() {
       for (const auto& [_, served] : runs_) peers += served->connections().count();
       return peers;
     });
-    if (entrance_) server->mark_epochs(entrance_->key.secret());
+    if (entrance_) {
+      server->use_key(entrance_->key.secret());
+      server->tokens_are(valid_for(name), {});
+    }
     if (Error error = server->start(); error.failed()) {
       error.text = prefix + error.text;
       return error;
     }
-    if (entrance_) server->tokens_are(valid_for(name), {});
   }
   to_serve_.clear();
   return port;

@@ -92,6 +92,7 @@ void on(State& s, const TakenOver& e, Actions& out) {
   const bool far = s.config.refound && to.incarnation < kRefoundBelow;
   to.incarnation += far ? kRefoundStep : 1;
   if (s.config.again) to.ended.reset();
+  to.key = s.config.key;
   out.push_back(WriteRegister{e.held, to});
   s.writing = std::move(to);
 }

@@ -43,6 +43,8 @@ struct Config {
   std::uint64_t patience_ms = 15000;       // TimerKind::patience
   std::uint64_t refound_after_ms = 60000;  // TimerKind::refound, where all were seen to be lost
   std::uint64_t lapse_ms = 0;  // for so long another master may go on without the register
+  // By which a register knows its masters: HKDF of the key of the master; none: it takes no tokens.
+  std::optional<Digest> key = {};
   // Several masters share the register: a peer that knows a higher incarnation has another master.
   bool shared = false;
   std::uint32_t read_for = 0;  // the highest such incarnation for which the register was read anew
@@ -99,6 +101,8 @@ struct Register {
   std::uint64_t before_passed = 0;
   std::vector<PeerId> before_pinned = {};
   std::vector<PeerId> admitted = {};
+  /// Config::key of the master that wrote this value; none: it took no tokens, or was an older one.
+  std::optional<Digest> key = {};
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
@@ -113,6 +117,7 @@ struct Register {
     visit("before_passed", self.before_passed);
     visit("before_pinned", self.before_pinned, kMembersMax);
     visit("admitted", self.admitted, kMembersMax);
+    visit("key", self.key);
   }
 };
 
@@ -451,6 +456,11 @@ struct State {
 /// A text for the log while the run is not founded because founders cannot reach each other: which,
 /// when they are proposed again, and what helps. Empty: that is not the reason.
 [[nodiscard]] std::string founders_apart(const State& state);
+
+/// Why no member of the run in `held` could come to a master with this key and these tokens, and
+/// what to do: that master is not to take the run over. Empty: it may.
+[[nodiscard]] std::string lockout(const Register& held, const Config& config,
+                                  const std::vector<TokenMark>& valid);
 
 /// Applies one event to `state` and returns what the caller has to do, in order.
 [[nodiscard]] Actions step(State& state, const Event& event);

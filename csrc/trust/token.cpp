@@ -208,6 +208,10 @@ Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch, Nam
                 std::as_bytes(std::span(about)));
 }
 
+Secret key_mark(const Secret& master, std::string_view run) {
+  return derive(master, "pccl1 register", std::as_bytes(std::span(run)));
+}
+
 std::string key_hash(const PublicKey& key) {
   std::array<std::uint8_t, 32> digest{};
   const bool made =

@@ -72,6 +72,10 @@ enum class Named : std::uint8_t { proposed, started };
 [[nodiscard]] Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch,
                                 Named how);
 
+/// Shows the masters of a run that one of them has written its register: HKDF of the master's
+/// secret.
+[[nodiscard]] Secret key_mark(const Secret& master, std::string_view run);
+
 /// Letters, digits, '-', '_' and '.', 1 to `bytes_max` of them.
 [[nodiscard]] bool is_plain_name(std::string_view text, std::size_t bytes_max);
 

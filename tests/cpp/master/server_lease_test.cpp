@@ -120,6 +120,40 @@ TEST_F(Lease, commits_go_on_while_nobody_answers_until_a_standby_might_give_the_
   expect_commit();
 }
 
+TEST_F(Lease, a_standby_to_which_no_member_could_come_says_so_and_leaves_the_lease_to_others) {
+  Register others;
+  others.incarnation = 1;
+  Member member;
+  member.token = "a";
+  others.epoch = Epoch{EpochId::make(1, 1), {member}, {}, true};
+  others.key = Digest{1};
+  EXPECT_TRUE(lease_->compare_and_write(Register{}, others).value());
+  start();
+  ASSERT_TRUE(until([&] { return said("does not take the run over") > 0; })) << log_text();
+  EXPECT_EQ(said("took tokens, and this one takes none"), 1U) << log_text();
+  FakePeer& waits = peer(1);
+  EXPECT_TRUE(until([&] { return waits.times_closed > 0; })) << log_text();
+  EXPECT_EQ(lease_->asked(), 0);
+  EXPECT_EQ(run().status().state, "standby");
+  EXPECT_EQ(lease_->read().value(), others);
+}
+
+TEST_F(Lease, a_master_that_comes_to_be_locked_out_while_it_takes_over_gives_the_lease_back) {
+  lease_->set(false);
+  start();
+  ASSERT_TRUE(until([&] { return said("standing by") > 0; })) << log_text();
+  Register others;
+  others.incarnation = 1;
+  others.epoch = Epoch{EpochId::make(1, 1), {Member{}}, {}, true};
+  others.key = Digest{1};
+  EXPECT_TRUE(lease_->compare_and_write(Register{}, others).value());
+  lease_->set(true);
+  ASSERT_TRUE(until([&] { return lease_->released(); })) << log_text();
+  EXPECT_EQ(said("does not take the run over"), 1U) << log_text();
+  EXPECT_FALSE(run().state().holds);
+  EXPECT_EQ(lease_->read().value(), others);
+}
+
 TEST_F(Lease, again_opens_the_ending_that_it_names_and_no_later_one_at_whatever_master) {
   for (const std::uint64_t ended_at : {1000, 2000}) {
     SCOPED_TRACE(ended_at);

@@ -302,6 +302,49 @@ TEST_F(TokensOf, a_line_that_was_taken_away_while_no_master_ran_is_revoked_too) 
   EXPECT_GE(said("the token \"b\" by which it came has been revoked"), 1U);
 }
 
+TEST_F(TokensOf, a_master_to_which_no_member_could_come_does_not_start) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  const std::uint16_t port = port_;
+  server_.reset();
+  const auto refused = [&](const std::string& token_file) {
+    MasterOptions other = master_;
+    other.token_file = token_file;
+    return MasterServer(network_, other, {{options_}}).start().error().text;
+  };
+  const std::string key = (folder_ / "key").string();
+  EXPECT_EQ(add_token(key, "a", {}).text, "");
+  EXPECT_TRUE(has(refused(key), "this master has another key than the masters of before"));
+  EXPECT_TRUE(has(refused(""), "took tokens, and this one takes none"));
+  const std::string lines = (folder_ / "lines").string();
+  std::filesystem::copy(master_.token_file + ".key", lines + ".key");
+  EXPECT_EQ(add_token(lines, "c", {}).text, "");
+  EXPECT_TRUE(has(refused(lines), "they came by \"a\", \"b\"")) << refused(lines);
+
+  // Nothing of that was written: the master of before goes on.
+  master_.port = port;
+  start();
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
+TEST_F(TokensOf, refound_gives_up_members_of_another_key) {
+  start();
+  for (const char* name : {"a", "b"}) comes(holding(name)).reconnects = false;
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  peers_.clear();
+  server_.reset();
+  master_.token_file = (folder_ / "key").string();
+  add("n");
+  options_.refound = true;
+  start();
+  for (int i = 0; i < 2; ++i) comes(holding("n"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
 TEST_F(TokensOf, a_process_that_invents_an_epoch_is_refused_and_holds_up_no_founding) {
   start();
   FakePeer& liar = comes(holding("a"));

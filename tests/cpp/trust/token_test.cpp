@@ -218,5 +218,14 @@ TEST(Token, the_mark_of_an_epoch_is_of_one_master_one_run_and_one_epoch) {
                    .same_as(epoch_mark(master, "", EpochId{11}, Named::started)));
 }
 
+TEST(Token, the_mark_of_a_register_is_of_one_master_and_one_run) {
+  const Secret master = KeyPair::make().secret();
+  const Secret mark = key_mark(master, "a");
+  EXPECT_TRUE(mark.same_as(key_mark(master, "a")));
+  EXPECT_FALSE(mark.same_as(key_mark(master, "b")));
+  EXPECT_FALSE(mark.same_as(key_mark(KeyPair::make().secret(), "a")));
+  EXPECT_FALSE(mark.same_as(master)) << "the register shows it";
+}
+
 }  // namespace
 }  // namespace pccl
