@@ -126,7 +126,9 @@ void Driver::sleep_until(Lock& lock, Condition condition) {
 // ------------------------------------------------------------------------------- callers
 
 void Driver::post(std::function<void()> function, Cost cost) {
-  const auto place = cost == Cost::look ? Loop::Place::first : Loop::Place::last;
+  const auto place = cost == Cost::look    ? Loop::Place::first
+                     : cost == Cost::large ? Loop::Place::last_and_long
+                                           : Loop::Place::last;
   {
     Lock lock(state_->mutex);
     State& s = *state_;
@@ -136,7 +138,8 @@ void Driver::post(std::function<void()> function, Cost cost) {
       guard([&] { loop_.run_now(std::move(function), place); });
       return leave(lock);
     }
-    if (free) {
+    // A poster that runs the loop now leaves what is large to the engine's thread.
+    if (free || (s.user == User::poster && cost == Cost::large)) {
       s.called = true;
       s.stand_by.notify_one();
     }

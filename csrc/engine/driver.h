@@ -40,7 +40,7 @@ class Driver {
 
   /// Runs `function` on the loop, after the functions posted before; a `look` overtakes them. A
   /// `small` function and a `look` may run on the calling thread, before the call returns; a
-  /// `large` one never does.
+  /// `large` one never does, nor on the thread of another caller that posts.
   void post(std::function<void()> function, Cost cost);
   /// Waits for the outcome as Ticket::wait does, and drives the loop meanwhile if no other caller
   /// does. The time-out is exact to the loop's tick. False if the loop has ended and the ticket has

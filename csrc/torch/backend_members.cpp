@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "python/engine_owner.h"
+#include "python/gil.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
@@ -308,6 +309,8 @@ void PcclBackend::shutdown() {
     const std::lock_guard lock(members_mutex_);
     forming = std::exchange(forming_, std::nullopt);
   }
+  // The engine releases what the group holds, and a callback may want the GIL for that.
+  const GilReleaseIfHeld release;
   context->engine->close(context->group);
   if (forming) context->engine->close(*forming);
 }

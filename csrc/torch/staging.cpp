@@ -78,7 +78,15 @@ Staged stage(const at::Tensor& tensor, bool input, bool output) {
   return {tensor.view({-1}), at::empty({tensor.numel()}, options), input, output};
 }
 
+/// From torch 2.13 on, whoever leaves the object as the last owner of such a storage takes the GIL.
+bool has_object(const c10::StorageImpl& storage) {
+  const auto& slot = *storage.pyobj_slot();
+  if constexpr (requires { slot.load_pyobj(); }) return slot.load_pyobj() != nullptr;
+  return false;
+}
+
 bool is_plain(const c10::Storage& storage) {
+  if (has_object(*storage.unsafeGetStorageImpl())) return false;
   const c10::Allocator* allocator = c10::GetAllocator(storage.device_type());
   return allocator != nullptr && storage.data_ptr().get_deleter() == allocator->raw_deleter();
 }

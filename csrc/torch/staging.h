@@ -48,8 +48,8 @@ struct Staged {
 /// Stand-in for `tensor`, which is contiguous; its contents are not copied yet.
 [[nodiscard]] Staged stage(const at::Tensor& tensor, bool input, bool output);
 
-/// Is this memory of torch's allocator for its device? Other memory may belong to an object of
-/// Python, whose end needs the GIL.
+/// Is this memory of torch's allocator for its device, that no object of Python stands for
+/// (`Tensor.untyped_storage()`)? The release of other memory may need the GIL.
 [[nodiscard]] bool is_plain(const c10::Storage& storage);
 
 /// PCCL_STREAM_WAIT: wait() holds the stream of the caller. Otherwise wait() holds the CPU, as

@@ -20,7 +20,7 @@ constexpr int kCloseRoundsMax = 200;
 constexpr std::uint64_t kPostedTurnNs = 5'000'000;
 }  // namespace
 
-void Loop::State::run_posted() {
+void Loop::State::run_posted(Which which) {
   const std::uint64_t until = uv_hrtime() + kPostedTurnNs;
   while (!broken) {
     std::function<void()> function;
@@ -28,7 +28,8 @@ void Loop::State::run_posted() {
       const std::lock_guard lock(posted_mutex);
       if (posted.empty()) return;
       if (uv_hrtime() >= until) break;
-      function = std::move(posted.front());
+      if (which == Which::to_a_long_one && posted.front().runs_long) break;
+      function = std::move(posted.front().function);
       posted.pop_front();
     }
     guard(function);
@@ -91,7 +92,7 @@ Loop::Loop(std::size_t threads) : state_(std::make_unique<State>(threads)) {
   PCCL_ASSERT(uv_loop_init(&s.uv) == 0, "libuv could not make a loop (out of descriptors?)");
   s.uv.data = &s;
   const int made = uv_async_init(&s.uv, &s.wake, [](uv_async_t* handle) {
-    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_posted();
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_posted(State::Which::all);
   });
   PCCL_ASSERT(made == 0, uv_strerror(made));
   uv_prepare_init(&s.uv, &s.before_wait);
@@ -155,7 +156,7 @@ void Loop::run_once(bool wait) {
 void Loop::run_now(std::function<void()> function, Place place) {
   uv_update_time(&state_->uv);
   state_->add(std::move(function), place);
-  state_->run_posted();
+  state_->run_posted(State::Which::to_a_long_one);
   state_->run_deferred();
   state_->rethrow();
 }
@@ -187,12 +188,13 @@ void Loop::post(std::function<void()> function, Place place) {
 bool Loop::State::add(std::function<void()>&& function, Place place) {
   const std::lock_guard lock(posted_mutex);
   if (refuses) return false;  // destroyed by the caller, without the lock
-  posted.insert(place == Place::first ? posted.begin() : posted.end(), std::move(function));
+  posted.insert(place == Place::first ? posted.begin() : posted.end(),
+                Posted{std::move(function), place == Place::last_and_long});
   return true;
 }
 
 void Loop::refuse_posts() {
-  std::deque<std::function<void()>> dropped;
+  std::deque<State::Posted> dropped;
   {
     const std::lock_guard lock(state_->posted_mutex);
     state_->refuses = true;

@@ -30,9 +30,13 @@ struct Loop::State {
   FdRegistry fds;
   bool stop_asked = false;
   std::mutex posted_mutex;
-  std::deque<std::function<void()>> posted;  // under posted_mutex
-  std::function<void()> broke;               // the posted function in which `broken` came
-  bool refuses = false;                      // under posted_mutex
+  struct Posted {
+    std::function<void()> function;
+    bool runs_long = false;
+  };
+  std::deque<Posted> posted;    // under posted_mutex
+  std::function<void()> broke;  // the posted function in which `broken` came
+  bool refuses = false;         // under posted_mutex
   std::vector<std::function<void()>> deferred;
   std::vector<Loop::Watched*> watched;  // null: its watch has ended, in this round
   bool may_wait = true;                 // in this round
@@ -53,8 +57,9 @@ struct Loop::State {
       uv_stop(&uv);
     }
   }
+  enum class Which : std::uint8_t { all, to_a_long_one };
   /// Runs the functions that were posted, for a turn; wakes the loop for those that are left.
-  void run_posted();
+  void run_posted(Which which);
   /// False: it was refused, and is left to the caller.
   bool add(std::function<void()>&& function, Place place);
   void run_deferred();

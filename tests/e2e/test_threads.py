@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import hashlib
 import os
 import signal
 import threading
+import time
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -22,6 +25,8 @@ ELEMENTS = 1_000_001
 LANES = 1 + 3  # a small one, and a bulk one for each thread once a link has been full for a while
 CALLS_MAX = 100
 DROPPED = 3000
+LOCKED_S = 6
+ANSWER_S = 30.0  # kAnswerMs of csrc/engine/calls.h
 
 
 class Watched(np.ndarray):
@@ -59,6 +64,71 @@ def test_the_engines_thread_ends_no_object_of_python(run_peers: Any, tmp_path: P
         assert sum(threads.values()) == 2 * DROPPED
         assert set(threads) <= {"python", "python3", "pccl-complete"}, threads
         peer.finish()
+
+
+def keeps_the_lock_of_python(rank: int, meet: str) -> None:
+    """Rank 0 drops a tensor that is in flight, whose storage Python has seen, and calls long C."""
+    dist = fixed_group(rank, 2, meet)
+    output, other = torch.ones(1000), torch.ones(1 << 20)
+    if rank == 0:
+        dropped = torch.ones(2000)
+        dropped.untyped_storage().data_ptr()  # from now on the storage has an object of Python
+        works = [dist.reduce_scatter_tensor(output, dropped, async_op=True)]
+        del dropped
+        works.append(dist.all_reduce(other, async_op=True))
+        say(issued=True)
+        ctypes.PyDLL(None).sleep(LOCKED_S)
+        until = time.monotonic()
+        for work in works:
+            work.wait()
+        say(until=until)
+    else:
+        hear()
+        dist.reduce_scatter_tensor(output, torch.ones(2000))
+        dist.all_reduce(other)
+        say(at=time.monotonic())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_the_engines_thread_needs_no_lock_of_python(run_peers: Any, tmp_path: Path) -> None:
+    locked, other = run_peers(keeps_the_lock_of_python, 2, str(tmp_path / "meet"))
+    locked.next(issued=True)
+    other.tell("go")
+    assert other.next()["at"] < locked.next()["until"] - LOCKED_S / 2
+    locked.finish()
+    other.finish()
+
+
+def collects_a_group(rank: int, meet: str) -> None:
+    """A backend ends because nobody refers to it, with a call in flight on memory Python has seen."""
+    from pccl_backend import _C
+
+    dist = fixed_group(rank, 2, meet)
+    store = dist.PrefixStore("other", dist.distributed_c10d._get_default_store())
+    backend = _C.create_fixed(store, rank, 2, 60.0, "other")
+    dist.barrier()
+    if rank == 0:
+        tensor = torch.ones(1000)
+        seen = tensor.untyped_storage()
+        work = backend.allreduce([tensor])
+        del tensor, work
+        time.sleep(0.5)  # from now on the engine's own thread drives
+        since = time.monotonic()
+        del backend
+        gc.collect()
+        say(took=time.monotonic() - since, bytes=seen.nbytes())
+        dist.barrier()
+    else:
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_group_that_python_collects_ends_at_once(run_peers: Any, tmp_path: Path) -> None:
+    collects, other = run_peers(collects_a_group, 2, str(tmp_path / "meet"))
+    assert collects.next()["took"] < ANSWER_S / 2  # within which the engine has to answer
+    collects.finish()
+    other.finish()
 
 
 def threads_of(pid: int) -> list[str]:

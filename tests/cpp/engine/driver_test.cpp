@@ -96,6 +96,34 @@ TEST(Driver, a_small_function_runs_at_once_where_the_loop_is_free_and_a_large_on
   for (int i = 0; i < 50; ++i) EXPECT_FALSE(run_by(Driver::Cost::large));
 }
 
+TEST(Driver, a_large_function_runs_on_no_thread_that_posts) {
+  Driven d;
+  std::atomic<bool> posting = true;
+  std::thread other([&] {
+    while (posting) {
+      const auto ticket = std::make_shared<Ticket>();
+      d.driver.post([ticket] { ticket->complete({}); }, Driver::Cost::small);
+      EXPECT_TRUE(ticket->wait(kLongMs));  // a program has so many calls in flight, and no more
+    }
+  });
+  const std::thread::id poster = other.get_id();
+  int on_a_poster = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto ticket = std::make_shared<Ticket>();
+    d.driver.post(
+        [&, ticket, me = std::this_thread::get_id()] {
+          const auto now = std::this_thread::get_id();
+          on_a_poster += now == me || now == poster ? 1 : 0;
+          ticket->complete({});
+        },
+        Driver::Cost::large);
+    EXPECT_TRUE(ticket->wait(kLongMs));  // does not drive
+  }
+  posting = false;
+  other.join();
+  EXPECT_EQ(on_a_poster, 0);
+}
+
 TEST(Driver, a_program_that_posts_and_never_waits_does_not_keep_the_loop_from_its_events) {
   Driven d;
   EXPECT_TRUE(d.driver.wait(*d.later(1), kLongMs));

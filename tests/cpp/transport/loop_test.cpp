@@ -107,6 +107,17 @@ TEST(Loop, what_is_run_now_in_the_first_place_runs_before_what_was_posted) {
   EXPECT_LT(seen.size(), 11U);
 }
 
+TEST(Loop, what_runs_long_is_left_to_who_runs_the_loop_with_all_that_comes_after_it) {
+  Loop loop;
+  std::vector<int> seen;
+  loop.post([&] { seen.push_back(0); });
+  loop.post([&] { seen.push_back(1); }, Loop::Place::last_and_long);
+  loop.run_now([&] { seen.push_back(2); });
+  EXPECT_EQ(seen, (std::vector<int>{0}));
+  loop.run_once(/*wait=*/true);
+  EXPECT_EQ(seen, (std::vector<int>{0, 1, 2}));
+}
+
 TEST(Loop, stop_before_run_makes_run_return_at_once) {
   Loop loop;
   bool before = false;
