@@ -1,7 +1,7 @@
 """The arguments of `pccl-run`, with torchrun's names where they mean the same; and the plan.
 
-Nothing is started here. A flag of torchrun's that has no meaning under pccl is refused, and the
-error names what to do instead.
+Nothing is started here but a Python that looks for the module of --module. A flag of torchrun's
+that has no meaning under pccl is refused, and the error names what to do instead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,33 @@ MASTERS = ("PCCL_MASTER", "PCCL_JOIN_URL")  # variables that name one; the first
 RESTARTS = (
     "a worker is started again whenever it fails; --max-failures limits the failures in a row"
 )
+
+# Ends with status NOT_FOUND if `python -m NAME` finds no module. Packages are imported only where
+# their files alone do not say it: a package may change its own path.
+FIND = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+
+def locate(name):
+    parent = name.rpartition(".")[0]
+    if not parent:
+        return find_spec(name)
+    package = locate(parent)
+    return package and PathFinder.find_spec(name, package.submodule_search_locations or [])
+
+name, not_found = sys.argv[1], int(sys.argv[2])
+spec = locate(name)
+if spec and spec.submodule_search_locations is not None:
+    name += ".__main__"
+    spec = locate(name)
+try:
+    sys.exit(0 if spec or find_spec(name) else not_found)
+except ModuleNotFoundError as error:
+    sys.exit(not_found if f"{name}.".startswith(f"{error.name}.") else 0)
+"""
+NOT_FOUND = 3
+FIND_S_MAX = 60.0
 
 # Flags of torchrun's whose subject does not exist here.
 INSTEAD = {
@@ -279,8 +307,26 @@ def worker_command(arguments: argparse.Namespace) -> tuple[str, ...]:
     if not arguments.module and not Path(script).exists():
         raise ValueError(f"there is no script {script}")
     python = os.environ.get("PYTHON_EXEC") or sys.executable
+    if arguments.module:
+        find_module(python, script)
     module = ("-m",) if arguments.module else ()
     return (python, "-u", *module, script, *arguments.training_script_args)
+
+
+def find_module(python: str, name: str) -> None:
+    """Raises ValueError where that Python finds no such module, which would fail at each start."""
+    command = [python, "-c", FIND, name, str(NOT_FOUND)]
+    none = subprocess.DEVNULL
+    try:
+        found = subprocess.run(
+            command, stdin=none, stdout=none, stderr=none, timeout=FIND_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:  # of a package whose import takes long: it is there
+        return
+    except OSError as error:
+        raise ValueError(f"PYTHON_EXEC: {python} cannot be executed: {error.strerror}") from None
+    if found.returncode == NOT_FOUND:
+        raise ValueError(f"there is no module {name} that {python} could run")
 
 
 def read(argv: Sequence[str] | None = None) -> Plan:

@@ -58,9 +58,9 @@ def test_without_flags_one_worker_is_run_by_this_python() -> None:
 
 def test_flags_have_torchruns_spellings() -> None:
     got = plan(
-        "--nproc_per_node=3", "--log_dir", "logs", "--tee", "0:1,2:3", "-r2", "-m", "a.b", "x"
+        "--nproc_per_node=3", "--log_dir", "logs", "--tee", "0:1,2:3", "-r2", "-m", "json.tool", "x"
     )
-    assert got.command == (sys.executable, "-u", "-m", "a.b", "x")
+    assert got.command == (sys.executable, "-u", "-m", "json.tool", "x")
     assert got.tees == {0: 1, 1: 0, 2: 3}
     assert got.redirects == {0: 2, 1: 2, 2: 2}
     assert got.log_folder == Path("logs")
@@ -87,6 +87,9 @@ def test_the_rules_of_the_supervisor_are_flags() -> None:
         (["--standalone", *MASTER, SCRIPT], "not with --master"),
         (["--master", "tcp://a:1", SCRIPT], "--master is 'tcp://a:1'"),
         ([*MASTER, "no-such-script.py"], "there is no script no-such-script.py"),
+        ([*MASTER, "-m", "no_such_module"], "there is no module no_such_module that"),
+        ([*MASTER, "-m", "json.no_such"], "there is no module json.no_such that"),
+        ([*MASTER, "-m", "json"], "there is no module json that"),  # a package, not a program
         ([*MASTER, "--no-python", "no-such-program"], "there is no program no-such-program"),
         ([*MASTER, "--no-python", "-m", "sh"], "expected one of them"),
         (
@@ -117,6 +120,26 @@ def test_wrong_arguments_are_refused_with_what_was_expected(
         read(arguments)
     assert caught.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_module_is_looked_for_by_the_python_of_the_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    (moved / "real").mkdir(parents=True)
+    (moved / "real" / "train.py").touch()
+    (moved / "__init__.py").write_text("__path__.append(__path__[0] + '/real')")
+    (moved / "broken.py").write_text("import no_such_dependency")
+    monkeypatch.chdir(tmp_path)  # `python -m` looks there, and the launcher does not
+    for module in ("moved.train", "moved.broken"):
+        assert plan("-m", module).command[-2:] == ("-m", module)
+    with pytest.raises(SystemExit):
+        plan("-m", "moved.trian")
+    assert f"there is no module moved.trian that {sys.executable}" in capsys.readouterr().err
+    monkeypatch.setenv("PYTHON_EXEC", "no-such-python")
+    with pytest.raises(SystemExit):
+        plan("-m", "moved.train")
+    assert "PYTHON_EXEC: no-such-python cannot be executed" in capsys.readouterr().err
 
 
 def test_the_master_may_be_named_by_the_environment(
