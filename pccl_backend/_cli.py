@@ -525,6 +525,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except (ValueError, RuntimeError) as error:
         parser.error(f"argument --token-file: {error}")
+    except OSError as error:
+        print(f"pccl-master: argument --listen: {error}", file=sys.stderr)
+        return 1
     from pccl_backend import _core
 
     if arguments.token_file and not arguments.core_dumps and sys.platform.startswith("linux"):

@@ -9,6 +9,9 @@ def run_master(options: dict[str, Any], runs: list[tuple[dict[str, Any], Any]]) 
     options["state_file"], see _etcd.EtcdRegister, or None.
     """
 
+def check_listen(host: str, port: int) -> None:
+    """Raises OSError where no master can listen on that address now."""
+
 def ask_status(
     address: str, run: str, timeout_s: float, token_file: str, token: str
 ) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def file_to_serve(arguments: argparse.Namespace, *, shared: bool) -> str:
     Raises:
         ValueError: No file is named where one has to be, or it cannot be made.
         RuntimeError: There is no home directory.
+        OSError: The master cannot listen on its address, so none is made.
     """
     named: str | None = arguments.token_file
     if named == "":
@@ -107,6 +108,7 @@ def file_to_serve(arguments: argparse.Namespace, *, shared: bool) -> str:
     if not os.path.lexists(file):
         from pccl_backend import _core
 
+        _core.check_listen(*arguments.listen)
         _core.new_token(file, FIRST, [])
         say(f"Made the token {FIRST!r} in {file}, and the key of this master in {file}.key.")
     return file

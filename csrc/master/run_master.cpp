@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "master/server.h"
 #include "transport/background.h"
+#include "transport/channel.h"
 #include "transport/loop.h"
 #include "transport/network.h"
 #include "trust/owned_file.h"
@@ -120,6 +121,12 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
 }
 
 }  // namespace
+
+Error check_listen(const std::string& host, std::uint16_t port) {
+  Loop loop;
+  const auto listener = listen_channels(loop, host, port, [](std::unique_ptr<Channel>) {});
+  return listener ? Error{} : listener.error();
+}
 
 int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
   set_log_level(parse_log_level(options.log_level, LogLevel::info));

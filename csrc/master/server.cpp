@@ -116,7 +116,7 @@ Result<std::uint16_t> MasterServer::start() {
         Entrance{KeyPair::from(files.value().key), std::move(files.value().tokens)});
   }
   auto port = reception_.listen(options_.host, options_.port, entrance_);
-  if (!port) return port.error();
+  if (!port) return unusable("argument --listen: " + port.error().text);
   const bool several = to_serve_.size() > 1;
   for (ServedRun& run : to_serve_) {
     const std::string name = run.options.run;

@@ -22,6 +22,9 @@ namespace pccl {
 /// invariant.
 [[nodiscard]] int run_master(const MasterOptions& options, std::vector<ServedRun> runs);
 
+/// Listens where such a master would, and stops: for the time before anything is written for it.
+[[nodiscard]] Error check_listen(const std::string& host, std::uint16_t port);
+
 }  // namespace pccl
 
 namespace pccl::master {

@@ -127,6 +127,14 @@ Options options_from(const py::dict& given) {
   return options;
 }
 
+/// OSError says why no master can listen there.
+void check_listen_at(const std::string& host, std::uint16_t port) {
+  const Error error = check_listen(host, port);
+  if (!error.failed()) return;
+  PyErr_SetString(PyExc_OSError, printable(error.text).c_str());
+  throw py::error_already_set();
+}
+
 /// `runs`: of each its options, and its register, which may be None.
 int serve(const py::dict& given, const std::vector<std::pair<py::dict, py::object>>& runs) {
   const auto options = options_from<MasterOptions>(given);
@@ -335,6 +343,7 @@ void finish_buffer(const py::buffer& data, const std::string& dtype_text,
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Master and pure cores of pccl, without torch.";
   m.def("run_master", &pccl::serve, py::arg("options"), py::arg("runs"));
+  m.def("check_listen", &pccl::check_listen_at, py::arg("host"), py::arg("port"));
   m.def("ask_status", &pccl::status_dict, py::arg("address"), py::arg("run"), py::arg("timeout_s"),
         py::arg("token_file"), py::arg("token"));
   m.def("new_token", &pccl::new_token, py::arg("path"), py::arg("name"), py::arg("runs"));

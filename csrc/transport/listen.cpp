@@ -27,7 +27,11 @@ Result<Socket> listen_at(Loop& loop, const SocketAddress& address, bool also_v4,
   tune_socket(socket.fd(), user_timeout_ms);
   if (::bind(socket.fd(), address.raw(), address.length) != 0 ||
       ::listen(socket.fd(), kAcceptBacklog) != 0) {
-    return {ErrorCode::invalid, "cannot listen on " + address.text() + ": " + errno_text(errno)};
+    const int error = errno;  // which the caller looks at, too
+    const std::string why =
+        error == EADDRNOTAVAIL ? "this machine has no such address" : errno_text(error);
+    errno = error;
+    return {ErrorCode::invalid, "cannot listen on " + address.text() + ": " + why};
   }
   return socket;
 }

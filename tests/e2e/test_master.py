@@ -136,7 +136,22 @@ def test_insecure_lets_everybody_in_on_all_interfaces(start_master: StartMaster)
 def test_a_port_that_is_taken_is_one_line_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        assert address in fails("--listen", address, "--state", "none")
+        assert f"--listen: cannot listen on {address}: " in fails(
+            "--listen", address, "--state", "none"
+        )
+
+
+def test_no_token_is_made_for_an_address_on_which_the_master_cannot_listen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    foreign = "203.0.113.1:48148"  # an address of documents
+    said = fails("--listen", foreign, "--state", "none")
+    assert f"--listen: cannot listen on {foreign}: this machine has no such address" in said
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        taken = f"0.0.0.0:{other.getsockname()[1]}"
+        assert f"cannot listen on {taken}: " in fails("--listen", taken, "--state", "none")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_port_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
