@@ -173,6 +173,16 @@ def default_state_file(port: int) -> str:
     return "" if port == 0 else str(_tokens.state_folder() / f"master-{port}")
 
 
+def make_state_folder(arguments: argparse.Namespace) -> None:
+    """Makes the folder of the default state file. A folder that --state names has to be there.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if arguments.state is None and arguments.listen[1] != 0:
+        _tokens.state_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of `pccl-master`."""
     parser = _Parser(
@@ -221,12 +231,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--state",
         metavar="FILE|etcd://…|none",
         type=register_place,
-        help="file that keeps what a restarted master must know; or an etcd cluster, "
-        "etcds://HOST:PORT[,HOST:PORT...]/KEY (etcd:// without TLS), that several masters share: "
-        "one is in charge, the others stand by; 'none' keeps it in memory, then a restarted master "
-        "does not know its run. A run of another name than 'default' has -NAME at the end of its "
-        "file or key (default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none "
-        "with port 0)",
+        help="file that keeps what a restarted master must know, in a folder that exists; or an "
+        "etcd cluster, etcds://HOST:PORT[,HOST:PORT...]/KEY (etcd:// without TLS), that several "
+        "masters share: one is in charge, the others stand by; 'none' keeps it in memory, then a "
+        "restarted master does not know its run. A run of another name than 'default' has -NAME at "
+        "the end of its file or key (default: master-PORT in $XDG_STATE_HOME/pccl or "
+        "~/.local/state/pccl; none with port 0)",
     )
     add(
         "--etcd-ca",
@@ -527,6 +537,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"argument --token-file: {error}")
     except OSError as error:
         print(f"pccl-master: argument --listen: {error}", file=sys.stderr)
+        return 1
+    try:
+        make_state_folder(arguments)
+    except OSError as error:
+        print(f"pccl-master: {error}; name a state file with --state", file=sys.stderr)
         return 1
     from pccl_backend import _core
 

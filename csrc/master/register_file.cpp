@@ -185,11 +185,10 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
                    "with --state");
   }
   std::error_code error;
-  const auto folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) {
-    return invalid("the folder of the state file " + path + " cannot be made: " + error.message() +
-                   "; name another file with --state");
+  if (const std::string folder = folder_of(path); !std::filesystem::is_directory(folder, error)) {
+    return invalid("there is no folder " + folder + " for the state file " + path +
+                   ": without the file of its run a master begins the run anew. Mend --state, or "
+                   "make the folder");
   }
   const std::string lock_path = path + std::string(kLock);
   File lock = open_no_link(lock_path, O_RDWR | O_CREAT);

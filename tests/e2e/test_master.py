@@ -103,7 +103,7 @@ def test_it_is_small(start_master: StartMaster) -> None:
 def test_a_killed_master_starts_again_with_its_state_file_and_a_second_one_does_not(
     start_master: StartMaster, tmp_path: Path
 ) -> None:
-    state = tmp_path / "folder" / "state"
+    state = tmp_path / "state"
     master = start_master("--state", str(state))
     wait_for_words(master, f"State file: {state}")
     refusal = fails("--listen", "127.0.0.1:0", "--state", str(state))
@@ -114,6 +114,13 @@ def test_a_killed_master_starts_again_with_its_state_file_and_a_second_one_does_
     again.signal(signal.SIGTERM)
     again.finish()
     assert state.stat().st_mode & 0o077 == 0
+
+
+def test_a_state_file_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "typo" / "state"
+    refusal = fails("--listen", "127.0.0.1:0", "--state", str(state))
+    assert f"there is no folder {state.parent} for the state file {state}" in refusal
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_state_file_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -252,12 +253,32 @@ def test_main_hands_the_options_to_the_core_and_returns_its_status(
         seen.append({**given, **run})
         return 7
 
+    serve_by(monkeypatch, run_master)
+    assert _cli.main(["--run", "r", "--state", "none", "--insecure"]) == 7
+    assert seen == [options("--run", "r", "--state", "none", "--insecure")]
+
+
+def serve_by(monkeypatch: pytest.MonkeyPatch, run_master: Callable[..., int]) -> None:
+    """Has this function in place of the core's."""
     core = types.ModuleType("pccl_backend._core")
     core.run_master = run_master  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pccl_backend._core", core)
     monkeypatch.setattr("pccl_backend._core", core, raising=False)
-    assert _cli.main(["--run", "r", "--state", "none", "--insecure"]) == 7
-    assert seen == [options("--run", "r", "--state", "none", "--insecure")]
+
+
+def test_the_folder_of_the_default_state_file_is_made_and_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve_by(monkeypatch, lambda *_: 0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    assert _cli.main(["--state", str(tmp_path / "typo" / "state")]) == 0  # the core refuses it
+    assert _cli.main(["--listen", "127.0.0.1:0"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert _cli.main([]) == 0
+    assert (tmp_path / "home" / "pccl").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert _cli.main([]) == 1
+    assert "/dev/null/pccl" in capsys.readouterr().err
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

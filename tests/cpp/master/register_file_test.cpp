@@ -306,13 +306,15 @@ TEST_F(RegisterFile, one_of_another_user_is_refused) {
       << opened.error().text;
 }
 
-TEST_F(RegisterFile, folders_of_the_file_are_made_and_a_path_that_cannot_be_one_is_an_error) {
-  const auto deep = folder_ / "a" / "b" / "state";
-  EXPECT_TRUE(open_register_file(deep.string(), "run").ok());
+TEST_F(RegisterFile, a_folder_that_does_not_exist_is_refused_and_not_made) {
   write("");
-  const auto failed = open_register_file((path_ / "state").string(), "run");
-  ASSERT_FALSE(failed.ok());
-  EXPECT_NE(failed.error().text.find("--state"), std::string::npos);
+  for (const auto& folder : {folder_ / "typo", path_}) {
+    const auto failed = open_register_file((folder / "state").string(), "run");
+    ASSERT_FALSE(failed.ok());
+    EXPECT_TRUE(failed.error().text.starts_with("there is no folder " + folder.string()));
+    EXPECT_NE(failed.error().text.find("--state"), std::string::npos);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "typo"));
 }
 
 }  // namespace
