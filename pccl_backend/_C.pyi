@@ -87,7 +87,8 @@ def is_elastic(group: Any) -> bool:
 def group_view() -> dict[str, Any]:
     """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), ring (the
     members of the epoch, in the order of the ring), self (hex), admitted, evicted, left, contributors
-    (ranks that have contributed to all operations of this step so far; []: no operation yet).
+    (ranks that have contributed to all operations of this step so far; []: no operation yet),
+    without_master, told (why the run waits, as the master has said since the last boundary).
     """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:

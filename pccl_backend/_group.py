@@ -401,8 +401,12 @@ class ElasticGroup:
         view = self._module.group_view()
         limit = "" if timeout_s is None else f", {timeout_s:g} s at most"
         if view["admitted"]:
-            size = view["size"]
-            _log.warning("%s of step %d waits for others of %d members%s", kind, step, size, limit)
+            whom = f" for others of {view['size']} members{limit}"
+            if view["without_master"]:
+                whom = " for a master in charge"
+            elif view["told"]:
+                whom = f"{limit}; the master says: {view['told']}"
+            _log.warning("%s of step %d waits%s", kind, step, whom)
         else:
             _log.warning(
                 "waiting at the door%s: this process becomes a member at the run's next boundary",

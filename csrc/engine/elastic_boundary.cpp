@@ -76,6 +76,7 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   finished.root = a.root;
   finished.contributors = contributors_.of_step();
   contributors_.begin_step();
+  client_.goes_on();
   publish();
   joining_.end({});
   stay_.finish(std::move(finished));

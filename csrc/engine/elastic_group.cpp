@@ -120,6 +120,7 @@ void ElasticGroup::master_lost(const std::string& reason, bool news) {
     event.text = reason;
     hook(std::move(event));
   }
+  publish();
   feed(peer::MasterLost{});
 }
 
@@ -353,6 +354,7 @@ void ElasticGroup::on(const peer::Say& a) {
   } else {
     log_info(a.text);
   }
+  publish();  // the master may have said it
 }
 
 /// Nothing of this group can go on: evicted, refused, closed, or without a master for too long.
@@ -550,6 +552,8 @@ GroupView ElasticGroup::view() const {
   view.lines = run_->lines;
   view.admitted = admitted_;
   view.left = end_.in_order();
+  view.without_master = !client_.in_charge();
+  view.told = client_.reason();
   if (const auto& ranks = contributors_.so_far()) {
     view.contributors = std::make_shared<const std::vector<std::uint32_t>>(*ranks);
   }

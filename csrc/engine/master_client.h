@@ -60,7 +60,12 @@ class MasterClient {
   [[nodiscard]] bool is_kept_out() const;
   /// At each address of the list another program answers, or another run's master.
   [[nodiscard]] bool is_refused() const;
-  /// The master's last reason why this peer waits, for the end of an error text.
+  /// Has the master of this connection answered as one that is in charge?
+  [[nodiscard]] bool in_charge() const { return channel_ != nullptr && greeted_; }
+  /// The master's last reason why this peer waits; empty: none since `goes_on`.
+  [[nodiscard]] const std::string& reason() const { return told_; }
+  void goes_on() { told_.clear(); }
+  /// The same for the end of an error text.
   [[nodiscard]] std::string told() const { return told_.empty() ? "" : "; it says: " + told_; }
 
  private:

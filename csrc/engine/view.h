@@ -30,7 +30,9 @@ struct GroupView {
   bool admitted = true;  // false: a newcomer before its first refresh
   bool evicted = false;
   bool left = false;
-  Error failure;  // a fixed group that has failed, why
+  bool without_master = false;  // no master in charge is connected
+  std::string told;             // why the run waits, as the master has said since the last boundary
+  Error failure;                // a fixed group that has failed, why
 };
 
 struct EngineCounters {

@@ -598,6 +598,7 @@ void RunServer::say_waiting() {
   if (about != said_waiting_) say_again_ms_ = 0;
   if (!whom.empty() && (say_again_ms_ == 0 || now - said_waiting_ms_ >= say_again_ms_)) {
     log_line(LogLevel::info, whom);
+    tell_members(whom);
     said_waiting_ms_ = now;
     say_again_ms_ = say_again_ms_ == 0 ? options_.say_waiting_ms : 2 * say_again_ms_;
   }
@@ -616,6 +617,12 @@ void RunServer::say_waiting() {
     if (!said_incomplete_.contains(text)) log_line(LogLevel::warning, text);
   }
   said_incomplete_ = std::move(said);
+}
+
+/// Members that have all come to a boundary see no reason why the master does not answer.
+void RunServer::tell_members(const std::string& whom) {
+  if (write_ != 0) return connections_.send_all(Hold{"the master is " + whom});
+  for (const PeerId p : state_.unknown) connections_.send(p, Hold{whom});
 }
 
 std::string RunServer::whom_it_waits_for() const {

@@ -112,6 +112,7 @@ class RunServer final : private ConnectionEvents {
   void log_line(LogLevel level, const std::string& text) const { log(level, log_prefix_ + text); }
   void say(bool warning, const std::string& text, const std::string& origin);
   void say_waiting();
+  void tell_members(const std::string& whom);
   void finish_stop();
 
   Network& network_;

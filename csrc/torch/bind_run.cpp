@@ -134,6 +134,8 @@ py::dict group_view() {
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;
   dict["left"] = view.left;
+  dict["without_master"] = view.without_master;
+  dict["told"] = view.told;
   dict["contributors"] = *view.contributors;
   return dict;
 }

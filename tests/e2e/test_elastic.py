@@ -199,6 +199,8 @@ def test_with_too_few_members_a_run_holds_whatever_knocks_until_another_one_join
     tell([survivor], "refresh")
     words = "the run holds at its boundary: 1 of the 2 replicas that it needs"
     wait_until(lambda: words in "".join(master.errors), what="the master holds")
+    said = f"waits; the master says: {words}"
+    wait_until(lambda: said in "".join(survivor.errors), what=survivor.log())
     (newcomer,) = run_peers(member, 1, master.url, first=2)
     answers([newcomer], "join")
     idle = []

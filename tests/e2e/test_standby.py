@@ -187,6 +187,7 @@ def test_a_run_whose_state_file_was_lost_goes_on_when_the_operator_says_adopt(
     says(b, "is not known to the register")
     says(b, "--adopt")
     tell(peers, "train")
+    says(peers[0], "is not known to the register")
     b.signal(signal.SIGTERM)
     b.finish()
     state.write_bytes(state.read_bytes()[:-7])  # damaged as well

@@ -33,6 +33,8 @@ class FakeExtension:
             "step": 4,
             "numbering": ["aa", "bb"],
             "admitted": True,
+            "without_master": False,
+            "told": "",
         }
         self.after: dict[str, Any] = {}
         self.late_failure: Exception | None = None
@@ -126,22 +128,24 @@ def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None
 
 
 @pytest.mark.parametrize(
-    ("admitted", "line"),
+    ("view", "line"),
     [
-        (True, "refresh of step 4 waits for others of 2 members, 9 s at most"),
-        (False, "at most: this process becomes a member at the run's next boundary"),
+        ({}, "refresh of step 4 waits for others of 2 members, 9 s at most"),
+        ({"told": "why"}, "refresh of step 4 waits, 9 s at most; the master says: why"),
+        ({"without_master": True, "told": "old"}, "refresh of step 4 waits for a master in charge"),
+        ({"admitted": False}, "this process becomes a member at the run's next boundary"),
     ],
 )
 def test_a_wait_is_said_without_a_level_that_somebody_has_set(
     fake: FakeExtension,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    admitted: bool,
+    view: dict[str, Any],
     line: str,
 ) -> None:
     monkeypatch.setattr(_group, "SAY_WAITING_S", 0.0)
     monkeypatch.setattr(_group, "SAY_AT_DOOR_S", 0.0)
-    fake.view["admitted"] = admitted
+    fake.view.update(view)
     fake.events = [None, None, finished()]
     ElasticGroup(None).refresh({"step": 1})
     [said] = [record for record in caplog.records if line in record.getMessage()]

@@ -204,11 +204,14 @@ TEST_F(Server, while_the_disk_is_slow_hearts_beat_and_events_keep_their_order) {
   const auto slow = std::make_shared<SlowRegister>();
   register_ = slow;
   options_.silence_ms = 400;
+  options_.say_waiting_ms = 50;
   found(3);
   slow->set_open(false);
   peers_[2]->reconnects = false;
   peers_[2]->drop();
   EXPECT_TRUE(until([&] { return slow->somebody_waits(); })) << log_text();
+  EXPECT_TRUE(until([&] { return peers_[0]->last<Hold>() != nullptr; })) << log_text();
+  EXPECT_EQ(peers_[0]->last<Hold>()->text, "the master is waiting for the register to be written");
   // Now peer 2 falls silent, is given up, and comes back, before any of it can be acted upon.
   peers_[1]->beats = false;
   EXPECT_TRUE(until([&] { return peers_[1]->times_closed == 1; })) << log_text();
