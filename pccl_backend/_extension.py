@@ -18,7 +18,7 @@ from typing import Any
 from . import _dumps, _patches
 from ._config import NAME, Options, launches_block, token, unread_variables
 from ._errors import BY_CODE
-from .launch.environment import NOTE
+from .launch.environment import FINISHED, NOTE
 
 FAILURE_CHARACTERS_MAX = 500
 RUN_ENDED = "run_ended"  # the code of the error that says so
@@ -144,8 +144,19 @@ def leave_run() -> None:
 
 def note_end_of_run() -> None:
     """Tells the `pccl-run` that has started this process to start it no more, if that is so."""
-    note = os.environ.get(NOTE)
-    if note is None or not isinstance(getattr(sys, "last_value", None), BY_CODE.get(RUN_ENDED, ())):
+    if isinstance(getattr(sys, "last_value", None), BY_CODE.get(RUN_ENDED, ())):
+        _tell_launcher(NOTE)
+
+
+def note_finished() -> None:
+    """Tells the `pccl-run` that has started this process that it has finished its run."""
+    _tell_launcher(FINISHED)
+
+
+def _tell_launcher(variable: str) -> None:
+    """Makes the file that the variable names, if there is a launcher, which sets it."""
+    note = os.environ.get(variable)
+    if note is None:
         return
     try:
         Path(note).touch()

@@ -438,6 +438,8 @@ class ElasticGroup:
             paused_s=paused_s,
             finished=bool(event.get("ended")),
         )
+        if boundary.finished:
+            _extension.note_finished()
         told = boundary.admitted or boundary.left or boundary.bytes_received > 0
         level = logging.INFO if told else logging.DEBUG
         _log.log(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NOTE = "PCCL_RUN_NOTE"
+FINISHED = "PCCL_RUN_FINISHED"
 
 # These describe another launcher's world, or torch's rendezvous in it, and never this run.
 _OF_A_WORLD = (
@@ -25,6 +26,11 @@ _OF_A_WORLD = (
     "PCCL_MASTER",
     "PCCL_JOIN_URL",
 )
+
+
+def finished_note(note: Path, rank: int, attempt: int) -> Path:
+    """The file in which this start of a worker notes that it has finished the run."""
+    return note.with_name(f"finished-{rank}-{attempt}")
 
 
 def of_worker(
@@ -47,6 +53,7 @@ def of_worker(
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "PCCL_MASTER": url,
         NOTE: str(note),
+        FINISHED: str(finished_note(note, rank, attempt)),
     }
     if processes > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")

@@ -175,7 +175,10 @@ class Executor:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(info.si_pid, signal.SIGTERM)  # what the worker had started
                 status = process.handle.wait()
-                ended.append(Ended(process.unit, process.rank, process.attempt, status))
+                finished = environment.finished_note(
+                    self._note, self._local(process.unit, process.rank), process.attempt
+                ).exists()
+                ended.append(Ended(process.unit, process.rank, process.attempt, status, finished))
         if ended and self._note.exists():
             self._events.append(RunEnded())
         self._events.extend(ended)
@@ -215,8 +218,11 @@ class Executor:
                 self._teller.say(f"{unit.name} cannot be started: {error}")
                 self._events.append(Ended(index, rank, attempt, NOT_STARTED))
 
+    def _local(self, index: int, rank: int) -> int:
+        return rank if self._plan.replica else index
+
     def _spawn(self, index: int, rank: int, attempt: int) -> None:
-        local = rank if self._plan.replica else index
+        local = self._local(index, rank)
         if self._units[index].serves:
             command, variables, streams = self._master(index), dict(os.environ), Streams()
         else:

@@ -60,12 +60,16 @@ class Unit:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process has ended; `status` is negative for a signal, as subprocess has it."""
+    """A process has ended; `status` is negative for a signal, as subprocess has it.
+
+    `finished`: its program had returned from `finish`, so only what follows can have failed.
+    """
 
     unit: int
     rank: int
     attempt: int
     status: int
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class _State:
         began_s: When it was last started.
         alive: Ranks whose processes run.
         failed: The first rank that ended with another status than 0 since then, and that status.
+        finished: That rank had finished the run.
         failures: Since it got somewhere.
         kill_s: When those that are alive get SIGKILL; None: nothing ends them.
         was_killed: They got it.
@@ -156,6 +161,7 @@ class _State:
     began_s: float = 0.0
     alive: set[int] = field(default_factory=set)
     failed: tuple[int, int] | None = None
+    finished: bool = False
     failures: int = 0
     kill_s: float | None = None
     was_killed: bool = False
@@ -204,10 +210,10 @@ class Supervisor:
             return  # it was given up before
         state.alive.discard(event.rank)
         if event.status != 0 and state.failed is None:
-            state.failed = (event.rank, event.status)
+            state.failed, state.finished = (event.rank, event.status), event.finished
         if not state.alive:
             self._unit_ended(event.unit, now_s)
-        elif event.status != 0 and state.kill_s is None:
+        elif event.status != 0 and state.kill_s is None and not event.finished:
             self._say(
                 f"rank {event.rank} of {state.unit.name} {described(event.status)}; "
                 "its other ranks are ended"
@@ -224,11 +230,14 @@ class Supervisor:
                 self._status = self._status or exit_status(status)
             return
         lived_s = now_s - state.began_s
-        if not state.unit.serves and (status == 0 or self._run_ended):
+        if not state.unit.serves and (status == 0 or self._run_ended or state.finished):
             state.done = True
             of_run = ": its run is finished" if self._run_ended else ""
-            if self._run_ended and status != 0 and state.failures > 0:
-                of_run += "; its start before this one failed: perhaps in what follows the end"
+            if state.finished:
+                of_run = " after `finish`: the run is finished, what its program does then failed"
+                self._status = self._status or exit_status(status)
+            elif self._run_ended and status != 0 and state.failures > 0:
+                of_run += "; its start before this one failed"
             self._say(f"{state.unit.name} {described(status)}{of_run}")
             return
         state.failures = 1 if lived_s >= self._rules.steady_s else state.failures + 1
@@ -299,7 +308,8 @@ class Supervisor:
     def _pass_time(self, index: int, state: _State, now_s: float) -> None:
         if state.start_s is not None and now_s >= state.start_s:
             state.attempt += 1
-            state.start_s, state.began_s, state.failed = None, now_s, None
+            state.start_s, state.began_s = None, now_s
+            state.failed, state.finished = None, False
             state.alive = set(range(state.unit.size))
             self._actions.append(Start(index, state.attempt))
         if state.kill_s is None or now_s < state.kill_s:

@@ -1,8 +1,8 @@
 """A worker of test_launcher.py: an elastic program that goes on until it is asked to leave.
 
 With the argument "replica" it is one rank of a replica, whose own group is that of the launcher.
-With "fail" it always fails at its second step. With "finish" worker 1 dies once, and worker 0
-finishes the run alone, before 1 is back.
+With "fail" it always fails at its second step, with "late" after it has finished the run. With
+"finish" worker 1 dies once, and worker 0 finishes the run alone, before 1 is back.
 """
 
 import json
@@ -38,6 +38,9 @@ def main() -> None:
     while not boundary.left:
         if "fail" in sys.argv and state["step"] == 1:
             sys.exit("this program is wrong")
+        if "late" in sys.argv and state["step"] > 5:
+            group.finish()
+            sys.exit(3)
         if "finish" in sys.argv and state["step"] > 5:
             if ME["local"] == 1:
                 os._exit(1)

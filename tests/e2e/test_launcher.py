@@ -340,6 +340,12 @@ def test_a_worker_that_comes_back_after_the_end_of_the_run_ends_the_launcher_in_
     assert "worker 1 ended with status 1: its run is finished" in said
 
 
+def test_a_worker_that_fails_after_the_end_of_the_run_gives_the_status(launch: Launch) -> None:
+    said = launch("--standalone", "--nproc-per-node", "2", PROGRAM, "late").ends(3)
+    assert "worker 0 ended with status 3 after `finish`" in said
+    assert "next start in" not in said
+
+
 def test_a_console_that_takes_nothing_holds_up_no_signal() -> None:
     code = "import sys\nwhile True: sys.stderr.write('x' * 999 + '\\n')"
     command = [sys.executable, "-m", "pccl_backend.launch", *ANY_MASTER, *python(code)]

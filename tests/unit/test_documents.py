@@ -185,7 +185,11 @@ def test_every_variable_of_the_launcher_has_its_row() -> None:
     page = "docs/reference/pccl-run.md"
     text = "".join(p.read_text() for p in (ROOT / "pccl_backend" / "launch").glob("*.py"))
     own = set(re.findall(r'"(PCCL_RUN_[A-Z]+)"', text))
-    assert own == {launcher_environment.NOTE, launcher_spot.ENDPOINT}
+    assert own == {
+        launcher_environment.NOTE,
+        launcher_environment.FINISHED,
+        launcher_spot.ENDPOINT,
+    }
     assert own <= first_column(page, "Variables")
 
 

@@ -15,6 +15,7 @@ from pccl_backend._extension import (
     RUN_ENDED,
     failure_of_program,
     note_end_of_run,
+    note_finished,
 )
 
 
@@ -79,6 +80,16 @@ def test_the_launcher_is_told_of_the_end_of_the_run_and_of_no_other_error(
     with caplog.at_level(logging.WARNING, NAME):
         note_end_of_run()
     assert "pccl-run is not told" in caplog.text
+
+
+def test_the_launcher_is_told_that_this_process_has_finished_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PCCL_RUN_FINISHED", raising=False)
+    note_finished()  # no launcher
+    monkeypatch.setenv("PCCL_RUN_FINISHED", str(tmp_path / "finished-0-0"))
+    note_finished()
+    assert [file.name for file in tmp_path.iterdir()] == ["finished-0-0"]
 
 
 @pytest.mark.parametrize(("level", "said"), [("off", False), ("warning", True)])

@@ -189,6 +189,7 @@ def test_a_worker_gets_what_torchrun_sets_where_that_means_the_same() -> None:
         "TORCHELASTIC_RESTART_COUNT": "3",
         "PCCL_MASTER": "pccl://a:1/r",
         "PCCL_RUN_NOTE": "/x/note",
+        "PCCL_RUN_FINISHED": "/x/finished-1-3",
         "OMP_NUM_THREADS": "1",
     }
     assert "OMP_NUM_THREADS" not in of_worker({}, processes=1)

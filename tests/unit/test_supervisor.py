@@ -47,8 +47,10 @@ class Host:
         self.said += [action.text for action in actions if isinstance(action, Say)]
         return [action for action in actions if not isinstance(action, Say)]
 
-    def ends(self, unit: int, status: int, *, rank: int = 0, attempt: int = 0) -> list[Action]:
-        return self.tell(Ended(unit, rank, attempt, status))
+    def ends(
+        self, unit: int, status: int, *, rank: int = 0, attempt: int = 0, finished: bool = False
+    ) -> list[Action]:
+        return self.tell(Ended(unit, rank, attempt, status, finished))
 
     def after(self, seconds: float) -> list[Action]:
         self.now_s += seconds
@@ -199,6 +201,24 @@ def test_a_failure_before_the_end_of_the_run_was_found_is_said_once_more() -> No
     host.tell(RunEnded())
     assert host.ends(0, 1, attempt=1) == [Exit(0)]
     assert "its run is finished; its start before this one failed" in host.said[-1]
+
+
+def test_who_fails_after_it_has_finished_the_run_gives_the_status_and_is_not_started_again() -> (
+    None
+):
+    host = workers(3)
+    assert host.ends(0, -9, finished=True) == []
+    assert "worker 0 was ended by SIGKILL after `finish`" in host.said[-1]
+    assert host.wakes_in_s() == math.inf
+    assert host.ends(1, 0, finished=True) == []
+    host.tell(RunEnded())  # which 2 has learned too late
+    assert host.ends(2, 1) == [Exit(137)]
+
+
+def test_a_rank_of_a_replica_that_fails_after_the_end_gives_the_status() -> None:
+    host = Host(Unit("replica", size=2))
+    assert host.ends(0, 3, rank=1, finished=True) == []  # rank 0 may still save the model
+    assert host.ends(0, 0, rank=0, finished=True) == [Exit(3)]
 
 
 def test_an_attempt_that_was_given_up_says_nothing_of_the_next_one() -> None:
