@@ -122,7 +122,7 @@ void PcclBackend::wait_for_writes(const Parts& parts, const Call& call) {
   if (sources.empty()) return;
   for (const auto& run : DeviceThread::instance().runs()) {
     if (!run->writes_into(parts.context->group, sources)) continue;
-    wait_until_settled(*run);
+    wait_until(*run, &DeviceRun::wait_settled);
     run->let_stream_follow();
   }
 }

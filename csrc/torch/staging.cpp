@@ -111,14 +111,9 @@ void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
   }
 }
 
-void wait_until_settled(DeviceRun& run) {
+void wait_until(DeviceRun& run, bool (DeviceRun::*reached)(std::uint64_t timeout_ms)) {
   const GilReleaseIfHeld release;
-  while (!run.wait_settled(static_cast<std::uint64_t>(kSlice.count()))) check_signals();
-}
-
-void wait_until_over(DeviceRun& run) {
-  const GilReleaseIfHeld release;
-  while (!run.wait_over(static_cast<std::uint64_t>(kSlice.count()))) check_signals();
+  while (!(run.*reached)(static_cast<std::uint64_t>(kSlice.count()))) check_signals();
 }
 
 bool wait_for_devices(std::optional<milliseconds> timeout) {

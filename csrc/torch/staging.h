@@ -67,10 +67,9 @@ void refuse_capture(c10::Device device, std::string_view what);
 /// flight may wait for a call that this thread makes later.
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
 
-/// Waits until a run is settled; on Python's main thread handlers of signals run meanwhile.
-void wait_until_settled(DeviceRun& run);
-/// The same, until its copies back are done.
-void wait_until_over(DeviceRun& run);
+/// Waits for a run, as by &DeviceRun::wait_settled or wait_over; on Python's main thread handlers
+/// of signals run meanwhile.
+void wait_until(DeviceRun& run, bool (DeviceRun::*reached)(std::uint64_t timeout_ms));
 
 /// Waits until the operations in flight on devices have their outcomes. Throws the first failure of
 /// these operations, or of earlier ones whose wait() had returned. False: they have not ended in

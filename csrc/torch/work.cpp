@@ -294,9 +294,9 @@ void PcclWork::wait_for(const Tickets& tickets, milliseconds timeout,
 
 void PcclWork::wait_settled(milliseconds timeout) {
   wait_for(parts_.tickets, timeout, steady_clock::now());
-  if (parts_.device) wait_until_settled(*parts_.device);  // a moment later
+  if (parts_.device) wait_until(*parts_.device, &DeviceRun::wait_settled);  // a moment later
   for (const auto& run : parts_.before) {
-    if (run->has_outcome()) wait_until_settled(*run);
+    if (run->has_outcome()) wait_until(*run, &DeviceRun::wait_settled);
   }
 }
 
@@ -304,7 +304,8 @@ void PcclWork::follow_those_before() const {
   for (const auto& run : parts_.before) {
     if (!run->settled()) continue;
     if (is_capturing(run->device())) {
-      wait_until_over(*run);  // a captured stream can wait for nothing outside of its graph
+      // A captured stream can wait for nothing outside of its graph.
+      wait_until(*run, &DeviceRun::wait_over);
     } else {
       run->let_stream_follow();
     }
@@ -357,7 +358,7 @@ void PcclWork::complete_future() {
   }
   try {
     for (const auto& run : parts_.before) {  // a barrier's future has no tensors, so no streams
-      if (run->has_outcome()) wait_until_over(*run);
+      if (run->has_outcome()) wait_until(*run, &DeviceRun::wait_over);
     }
     finish();
     raise_failure();
