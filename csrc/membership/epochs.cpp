@@ -235,11 +235,11 @@ void hold(State& s, const Next& next, Actions& out) {
     let_go(s, p, out);
     if (Seat* seat = seat_of(s, p)) seat->said = true;
   }
+  s.holds_with = replicas(next.members);
   if (s.holding) return;
   s.holding = true;
-  const std::string text =
-      "the run holds at its boundary: " + std::to_string(replicas(next.members)) + " of the " +
-      count_of(s.config.hold_below, "replica") + " that it needs";
+  const std::string text = "the run holds at its boundary: " + std::to_string(s.holds_with) +
+                           " of the " + count_of(s.config.hold_below, "replica") + " that it needs";
   out.push_back(Say{true, text});
   for (const Member& m : next.members) {
     if (is_own_member(s, m.peer())) send(s, m.peer(), Hold{text}, out);

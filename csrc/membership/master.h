@@ -375,10 +375,11 @@ struct State {
   std::map<std::pair<PeerId, PeerId>, Restarts> restarts;  // (p, q): p about its link to q
   std::map<PeerId, Accusation> accusations;                // by the members that say so
   bool founding_delay = false;                             // TimerKind::founding runs
-  bool holding = false;     // --hold-below: the members have been told
-  bool deserted = false;    // at the last look no whole replica of the register's epoch was here
-  bool patient = false;     // TimerKind::patience runs
-  bool refounding = false;  // TimerKind::refound runs
+  bool holding = false;        // --hold-below: the members have been told
+  std::size_t holds_with = 0;  // replicas, with `holding`: those that would go on
+  bool deserted = false;       // at the last look no whole replica of the register's epoch was here
+  bool patient = false;        // TimerKind::patience runs
+  bool refounding = false;     // TimerKind::refound runs
   std::uint64_t stands_until_s = 0;     // with `patient`, `refounding`: when it ends
   std::uint64_t tells_again_s = 0;      // when newcomers are told again
   std::optional<std::uint64_t> woke_s;  // when the master's loop was late the last time

@@ -239,10 +239,9 @@ std::string whom_a_run_waits_for(const State& s,
   }
   if (s.held->ended) return "";
   if (s.holding && !awaits(s)) {
-    const std::size_t here = replicas(survivors(s)) + replicas(door(s));
-    return "waiting for replicas: " + std::to_string(here) + (here == 1 ? " is" : " are") +
-           " here, and the run goes on with " + std::to_string(s.config.hold_below) +
-           " (--hold-below)";
+    return "waiting for replicas: " + std::to_string(s.holds_with) +
+           (s.holds_with == 1 ? " is" : " are") + " here, and the run goes on with " +
+           std::to_string(s.config.hold_below) + " (--hold-below)";
   }
   if (!s.held->epoch || s.held->over) {
     return "waiting for " + count_of(s.config.min_peers, "replica") + " to found the run; " +

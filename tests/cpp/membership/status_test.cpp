@@ -120,6 +120,17 @@ TEST(Status, a_run_that_holds_says_how_many_replicas_are_there_and_how_many_it_n
             "waiting for replicas: 1 is here, and the run goes on with 2 (--hold-below)");
 }
 
+TEST(Status, a_run_that_holds_counts_no_newcomer_that_its_boundary_does_not_admit) {
+  State s = in_office({member(1), member(2)});
+  s.config.hold_below = 2;
+  cast::newcomer(s, member(3));
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "gone"}));
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::resume, {}}));
+  ASSERT_EQ(status_of(s, {}).state, "holding");
+  EXPECT_EQ(whom_a_run_waits_for(s, [](PeerId) { return std::string(); }),
+            "waiting for replicas: 1 is here, and the run goes on with 2 (--hold-below)");
+}
+
 TEST(Status, a_member_whose_connection_is_gone_is_away) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(step(s, PeerDisconnected{PeerId{2}}));
