@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -136,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def command() -> int:
     """Runs `main`, and ends without a traceback if the reader of the output is gone (`| head`)."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # its folder goes
     try:
         status = main()
         sys.stdout.flush()

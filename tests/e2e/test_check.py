@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -176,13 +177,19 @@ def test_the_number_of_a_process_that_has_ended_is_nobody_elses(tmp_path: Path) 
     assert process.kill()
 
 
-def test_no_process_outlives_a_check_that_is_killed() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_a_check_that_is_ended_and_no_folder_but_one_of_sigkill(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     command = [sys.executable, "-m", "pccl_backend.check", "--only", "elastic group"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as started:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=quiet, stderr=quiet) as started:
         family = psutil.Process(started.pid)
         wait_until(lambda: len(family.children(recursive=True)) >= 4)
         children = family.children(recursive=True)
-        started.kill()
+        started.send_signal(number)
+    assert len(list(tmp_path.glob("pccl-check-*"))) == (number == signal.SIGKILL)
 
     def lives(process: psutil.Process) -> bool:
         try:

@@ -197,6 +197,7 @@ class Terminal:
                     "PYTHONPATH": str(ROOT),
                     "PYTHONUNBUFFERED": "1",
                     "XDG_STATE_HOME": str(folder / "state"),
+                    "TMPDIR": str(folder),  # a killed launcher leaves its folder there
                 },
             )
 

@@ -29,6 +29,7 @@ class Launcher(Peer):
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
         environment["TMPDIR"] = str(folder)  # a killed launcher leaves its own there
+        self._folder = folder
         # Unbuffered, a worker writes a line and its end apart, and another one's comes in between.
         environment.pop("PYTHONUNBUFFERED", None)
         command = [sys.executable, "-m", "pccl_backend.launch", *arguments]
@@ -59,6 +60,7 @@ class Launcher(Peer):
         before = self.children()
         self.finish(status=status)
         wait_for_ends(before)
+        assert list(self._folder.glob("pccl-run-*")) == []
         return "".join(self.errors)
 
 

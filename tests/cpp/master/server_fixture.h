@@ -36,8 +36,6 @@ class Server : public testing::Test {
     peers_.clear();
     server_.reset();
     set_log_sink(nullptr);
-    std::error_code ignored;  // a folder left behind fails no test
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
   }
 
   void start() {
@@ -49,8 +47,8 @@ class Server : public testing::Test {
   }
   void use_state_file() {
     std::string name = (std::filesystem::temp_directory_path() / "pccl_server_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-    options_.state_file = (folder_ / "state").string();
+    folder_.path = ::mkdtemp(name.data());
+    options_.state_file = (folder_.path / "state").string();
   }
   FakePeer& peer(std::uint64_t id) {
     return *peers_.emplace_back(std::make_unique<FakePeer>(loop_, id, port_));
@@ -100,13 +98,24 @@ class Server : public testing::Test {
     return text;
   }
 
+  /// Removed after the loop, which waits for a register that is being written.
+  struct Folder {
+    Folder() = default;
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    ~Folder() {
+      std::error_code ignored;  // a folder left behind fails no test
+      if (!path.empty()) std::filesystem::remove_all(path, ignored);
+    }
+    std::filesystem::path path;
+  };
+  Folder folder_;
   Loop loop_;
   TcpNetwork network_{loop_};
   MasterOptions master_;
   RunOptions options_;
   std::uint16_t port_ = 0;
   std::vector<std::string> lines_;
-  std::filesystem::path folder_;
   std::shared_ptr<RegisterStore> register_;  // none: as the options say
   std::unique_ptr<MasterServer> server_;
   std::vector<std::unique_ptr<FakePeer>> peers_;

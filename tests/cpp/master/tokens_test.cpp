@@ -32,7 +32,7 @@ class TokensOf : public Server {
  protected:
   TokensOf() {
     use_state_file();
-    master_.token_file = (folder_ / "tokens").string();
+    master_.token_file = (folder_.path / "tokens").string();
     add("a");
     add("b");
     add("of_other", {"other"});
