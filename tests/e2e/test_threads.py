@@ -101,7 +101,7 @@ def test_the_engines_thread_needs_no_lock_of_python(run_peers: Any, tmp_path: Pa
 
 
 def collects_a_group(rank: int, meet: str) -> None:
-    """A backend ends because nobody refers to it, with a call in flight on memory Python has seen."""
+    """A backend ends because nobody refers to it; a call on memory that Python has seen runs."""
     from pccl_backend import _C
 
     dist = fixed_group(rank, 2, meet)
