@@ -17,6 +17,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ SECONDS_MAX = 365.0 * 24 * 3600
 MAX_RATE_LEAST = 1 << 20  # with less, members of a run would give each other up
 MAX_RATE_MOST = 10**12
 THREADS_MAX = 64
-RATE_UNITS = {
+BYTES_MOST = (1 << 63) - 1
+BYTE_UNITS = {
     **{"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9},
     **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
-    **{"kbit": 125, "Mbit": 125_000, "Gbit": 125_000_000},
 }
+RATE_UNITS = {**BYTE_UNITS, "kbit": 125, "Mbit": 125_000, "Gbit": 125_000_000}
 ON_LOSS = ("retry", "raise")
 PLAINTEXT = ("none", "loopback", "all")
 EXACT = "none"  # the name of no quantisation
@@ -54,6 +56,12 @@ ETCD_PASSWORD = "PCCL_ETCD_PASSWORD"  # pccl-master's; a secret too
 OF_TOKENS = (TOKEN, "PCCL_TOKEN_FILE")  # of no use at a master of one's own on loopback
 OF_LAUNCHER = "PCCL_RUN_"  # variables between pccl-run and its workers begin so
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+_NAMES = {  # field of Options -> the names that it takes, in any case
+    "log_level": LOG_LEVELS,
+    "on_loss": ON_LOSS,
+    "plaintext": PLAINTEXT,
+    "quantise": (EXACT, *QUANTISATIONS),
+}
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,8 @@ class Replica:
 class Options:
     """Options of pccl in this process; a field with its default value has that of its variable.
 
+    A field that takes one of several names takes them in any case, as its variable does.
+
     Attributes:
         name: Of this process, in the log lines and errors of all; None: its host and process id.
             PCCL_NAME.
@@ -154,7 +164,7 @@ class Options:
         goodbye_timeout_s: Seconds for which a process that ends goes on sending data that other
             ranks still need from it. PCCL_GOODBYE_TIMEOUT_S.
         preimage_bytes: Bytes for the copies from which tensors are restored after a loss.
-            PCCL_PREIMAGE_BYTES.
+            PCCL_PREIMAGE_BYTES, which takes units: 500MB, 2GiB.
         step_timeout_s: Seconds after which `refresh` evicts the members that have not come; None:
             no limit. PCCL_STEP_TIMEOUT_S.
         on_loss: What happens to an operation of the elastic group that a loss interrupts; the same
@@ -223,26 +233,26 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
+        for name, names in _NAMES.items():
+            value = getattr(self, name)
+            if value is None and name != "on_loss":
+                continue
+            if not isinstance(value, str) or value.lower() not in names:
+                raise _wrong(name, value, f"one of {', '.join(names)}")
+            object.__setattr__(self, name, value.lower())
+        for name in ("stream_wait", "shared_memory", "bbr", "objects", "core_dumps"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise _wrong(name, value, "True or False")
         if self.name is not None and not _is_name(self.name):
             raise _wrong("name", self.name, f"1 to {NAME_BYTES_MAX} bytes of characters to print")
         if self.master is not None:
             parse_url(self.master, name="master")
         if self.join_url is not None:
             parse_url(self.join_url, name="join_url")
-        if self.ports is not None:
-            first, last = self.ports
-            if not 1 <= first <= last <= 65535:
-                raise _wrong(
-                    "ports", self.ports, "two ports 1..65535, the first not above the last"
-                )
-        if self.on_loss not in ON_LOSS:
-            raise _wrong("on_loss", self.on_loss, "'retry' or 'raise'")
-        if self.log_level is not None and self.log_level not in LOG_LEVELS:
-            raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
-        if self.plaintext is not None and self.plaintext not in PLAINTEXT:
-            raise _wrong("plaintext", self.plaintext, f"one of {', '.join(PLAINTEXT)}")
-        if self.quantise not in (None, EXACT, *QUANTISATIONS):
-            raise _wrong("quantise", self.quantise, f"one of {', '.join((EXACT, *QUANTISATIONS))}")
+        if isinstance(self.advertise, str):  # its letters would be hosts
+            raise _wrong("advertise", self.advertise, "a tuple of hosts or addresses")
+        if self.ports is not None and not _are_ports(self.ports):
+            raise _wrong("ports", self.ports, "two ports 1..65535, the first not above the last")
         for name in (
             "hold_timeout_s",
             "tcp_user_timeout_s",
@@ -254,8 +264,9 @@ class Options:
         for name in ("connect_timeout_s", "step_timeout_s"):
             if getattr(self, name) is not None:
                 _check_seconds(name, getattr(self, name))
-        if self.preimage_bytes < 0:
-            raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
+        if not _is_whole(self.preimage_bytes, 0, BYTES_MOST):
+            expected = f"a whole number of bytes, 0 to {BYTES_MOST}"
+            raise _wrong("preimage_bytes", self.preimage_bytes, expected)
         if self.threads is not None and not _is_whole(self.threads, 1, THREADS_MAX):
             raise _wrong("threads", self.threads, f"a whole number, 1 to {THREADS_MAX}")
         if self.max_rate is not None and not _is_rate(self.max_rate):
@@ -453,7 +464,7 @@ def interface_host(interface: str) -> str:
             return host
         names = ", ".join(name for _, name in socket.if_nameindex())
         raise _wrong(
-            "interface",
+            f"interface ({VARIABLES['interface']})",
             interface,
             f"an address, or an interface that has one among {names}",
         ) from error
@@ -522,18 +533,25 @@ def _read_seconds(text: str) -> float:
         raise ValueError("expected a number of seconds") from None
 
 
-def _read_number(text: str, expected: str = "a whole number") -> int:
+def _read_number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"expected {expected}")
+        raise ValueError("expected a whole number")
     return int(text)
 
 
 def _read_bytes(text: str) -> int:
-    return _read_number(text, "a number of bytes")
+    """Bytes of a text such as "1073741824", "1.5 GiB" or "500MB"."""
+    return _read_quantity(text, BYTE_UNITS, "a number of bytes")
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _are_ports(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return all(_is_whole(port, 1, 65535) for port in value) and value[0] <= value[1]
 
 
 def _is_rate(value: object) -> bool:
@@ -542,11 +560,16 @@ def _is_rate(value: object) -> bool:
 
 def _read_rate(text: str) -> int:
     """Bytes a second of a text such as "10MB", "1.5 MiB/s" or "80Mbit"."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?", text)
-    if match is None or match[2] not in RATE_UNITS or len(match[1]) > 20:
-        units = ", ".join(unit for unit in RATE_UNITS if unit)
-        raise ValueError(f"expected bytes a second, or a number with one of {units}")
-    return math.ceil(float(match[1]) * RATE_UNITS[match[2]])
+    return _read_quantity(text.removesuffix("/s"), RATE_UNITS, "bytes a second")
+
+
+def _read_quantity(text: str, units: Mapping[str, int], what: str) -> int:
+    """A number and a unit, rounded up; exact, since a float has 53 bits alone."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", text)
+    if match is None or match[2] not in units or len(match[1]) > 20:
+        names = ", ".join(unit for unit in units if unit)
+        raise ValueError(f"expected {what}, or a number with one of {names}")
+    return math.ceil(Fraction(match[1]) * units[match[2]])
 
 
 def _read_switch(text: str) -> bool:
@@ -577,7 +600,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "advertise": ("PCCL_ADVERTISE", _read_hosts),
     "interface": ("PCCL_INTERFACE", str),
     "ports": ("PCCL_PORTS", _read_ports),
-    "log_level": ("PCCL_LOG_LEVEL", str.lower),
+    "log_level": ("PCCL_LOG_LEVEL", str),
     "connect_timeout_s": ("PCCL_CONNECT_TIMEOUT_S", _read_seconds),
     "hold_timeout_s": ("PCCL_HOLD_TIMEOUT_S", _read_seconds),
     "tcp_user_timeout_s": ("PCCL_TCP_USER_TIMEOUT_S", _read_seconds),
@@ -586,16 +609,16 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
-    "on_loss": ("PCCL_ON_LOSS", str.lower),
+    "on_loss": ("PCCL_ON_LOSS", str),
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
-    "plaintext": ("PCCL_PLAINTEXT", str.lower),
+    "plaintext": ("PCCL_PLAINTEXT", str),
     "shared_memory": ("PCCL_SHARED_MEMORY", _read_switch),
     "bbr": ("PCCL_BBR", _read_switch),
     "threads": ("PCCL_THREADS", _read_number),
     "max_rate": ("PCCL_MAX_RATE", _read_rate),
     "objects": ("PCCL_OBJECTS", _read_switch),
     "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
-    "quantise": ("PCCL_QUANTISE", str.lower),
+    "quantise": ("PCCL_QUANTISE", str),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

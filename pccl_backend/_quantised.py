@@ -48,6 +48,7 @@ def all_reduce(
         The Work if `async_op`, else None; None also at a rank that is not in the group.
 
     Raises:
+        TypeError: `tensor` is something else than a tensor.
         ValueError: There is no such name, or this call cannot be quantised. Nothing was sent.
         MismatchError: Another member has called it with another `quantise`.
     """
@@ -63,10 +64,12 @@ def _all_reduce(
     sum_error: torch.Tensor | None = None,
 ) -> dist.Work | None:
     """`all_reduce`; `sum_error` as `quantise_next_call` takes it."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor is a {type(tensor).__name__}; expected a torch.Tensor")
     target: Any = group.process_group if isinstance(group, ElasticGroup) else group
     if quantise is None or distributed_c10d._rank_not_in_group(target):
         return _reduce(tensor, op, target, async_op)
-    check_name(quantise, EXACT)
+    quantise = check_name(quantise, EXACT)
     if quantise != EXACT:
         _check_call(tensor, op)
     _check_group(target, tensor.device)
@@ -99,7 +102,7 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
         is the error of a reduction of this backward that failed, with its own class: torch makes a
         RuntimeError of what a callback of a future raises.
     """
-    check_name(quantise)
+    quantise = check_name(quantise)
     feedback = _Feedback(quantise) if error_feedback else None
 
     def hook(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -227,11 +230,13 @@ def _reduce(tensor: torch.Tensor, op: Any, group: Any, async_op: bool) -> dist.W
     return work
 
 
-def check_name(quantise: object, *others: str) -> None:
-    """Raises ValueError where there is no such quantisation."""
+def check_name(quantise: object, *others: str) -> str:
+    """The name in small letters, as the engine has it; ValueError where there is no such one."""
     names = (*QUANTISATIONS, *others)
-    if quantise not in names:
+    name = quantise.lower() if isinstance(quantise, str) else ""
+    if name not in names:
         raise ValueError(f"quantise is {quantise!r}; expected one of {', '.join(names)}")
+    return name
 
 
 def _check_call(tensor: torch.Tensor, op: Any) -> None:

@@ -150,8 +150,11 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_HOLD_TIMEOUT_S", "-1"),
         ("PCCL_STEP_TIMEOUT_S", "nan"),
         ("PCCL_STEP_TIMEOUT_S", "inf"),
-        ("PCCL_PREIMAGE_BYTES", "1GiB"),
+        ("PCCL_PREIMAGE_BYTES", "1gib"),
+        ("PCCL_PREIMAGE_BYTES", "8Mbit"),
+        ("PCCL_PREIMAGE_BYTES", "1GiB/s"),
         ("PCCL_PREIMAGE_BYTES", "-1"),
+        ("PCCL_PREIMAGE_BYTES", "9223372036854775808"),
         ("PCCL_ON_LOSS", "ignore"),
         ("PCCL_STREAM_WAIT", "yes"),
         ("PCCL_PLAINTEXT", "some"),
@@ -196,6 +199,55 @@ def test_a_rate_has_a_unit_or_is_in_bytes_a_second(text: str, rate: int) -> None
     options = Options.from_environment({"PCCL_MAX_RATE": text})
     assert options.max_rate == rate
     assert options.to_engine()["max_rate"] == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1000", 1000),
+        ("2GiB", 1 << 31),
+        ("1.5 KiB", 1536),
+        ("500MB", 500_000_000),
+        ("9007199254740993", (1 << 53) + 1),
+    ],
+)
+def test_a_number_of_bytes_takes_units_too(text: str, size: int) -> None:
+    assert Options.from_environment({"PCCL_PREIMAGE_BYTES": text}).preimage_bytes == size
+    for wrong in (-1, 2.0, True, "1GiB", 1 << 63):
+        with pytest.raises(ValueError, match=r"preimage_bytes is .*a whole number of bytes"):
+            Options(preimage_bytes=wrong)  # type: ignore[arg-type]
+
+
+def test_a_rate_that_is_refused_is_shown_as_it_was_given() -> None:
+    with pytest.raises(ValueError, match="max_rate is 18446744073709551615; expected"):
+        Options.from_environment({"PCCL_MAX_RATE": "18446744073709551615"})
+
+
+@pytest.mark.parametrize("field", ["stream_wait", "shared_memory", "bbr", "objects", "core_dumps"])
+def test_a_switch_is_true_or_false(field: str) -> None:
+    for wrong in ("0", "no", 0, None):
+        with pytest.raises(ValueError, match=f"{field} is {wrong!r}; expected True or False"):
+            Options(**{field: wrong})  # type: ignore[arg-type]
+    for right in (True, False):
+        assert getattr(Options(**{field: right}), field) is right  # type: ignore[arg-type]
+
+
+def test_ports_and_hosts_of_another_kind_are_refused() -> None:
+    for ports in ("4000-4010", (1, 2, 3), ("1", "2"), 4000):
+        with pytest.raises(ValueError, match=r"ports is .*; expected two ports 1\.\.65535"):
+            Options(ports=ports)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="advertise is 'host'; expected a tuple of hosts"):
+        Options(advertise="host")  # type: ignore[arg-type]
+
+
+def test_a_name_of_several_is_taken_in_any_case_by_field_and_variable() -> None:
+    of_fields = Options(log_level="DEBUG", on_loss="Raise", plaintext="NONE", quantise="INT8")
+    assert of_fields == Options(
+        log_level="debug", on_loss="raise", plaintext="none", quantise="int8"
+    )
+    variables = {"PCCL_ON_LOSS": "Raise", "PCCL_PLAINTEXT": "NONE", "PCCL_QUANTISE": "INT8"}
+    assert Options.from_environment({**variables, "PCCL_LOG_LEVEL": "DEBUG"}) == of_fields
 
 
 def test_a_rate_under_the_least_is_refused_with_the_least() -> None:
@@ -248,7 +300,8 @@ def test_an_interface_is_its_address_and_is_advertised() -> None:
     options = Options(interface="lo").to_engine()
     assert options["listen_hosts"] == ["127.0.0.1"]
     assert options["advertise"] == ["127.0.0.1"]
-    with pytest.raises(ValueError, match=r"among .*lo"):
+    wrong = r"interface \(PCCL_INTERFACE\) is 'no-such-interface'; expected .* among .*lo"
+    with pytest.raises(ValueError, match=wrong):
         interface_host("no-such-interface")
 
 

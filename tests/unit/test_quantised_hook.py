@@ -23,7 +23,7 @@ def test_the_names_are_those_of_the_engine() -> None:
     assert names == [EXACT, *QUANTISATIONS, "unknown"]
 
 
-@pytest.mark.parametrize("name", ["int7", "INT8", ""])
+@pytest.mark.parametrize("name", ["int7", "INT 8", ""])
 def test_a_wrong_name_is_refused_with_those_that_there_are(name: str) -> None:
     for call in (lambda: Options(quantise=name), lambda: pccl.quantised_hook(name)):
         with pytest.raises(ValueError, match=r"expected one of .*int8, .*float8_e5m2") as caught:
@@ -33,6 +33,18 @@ def test_a_wrong_name_is_refused_with_those_that_there_are(name: str) -> None:
         pccl.quantised_hook(EXACT)  # a hook that quantises nothing is none
     with pytest.raises(ValueError, match="expected one of none, int8"):
         _C.as_sent(torch.ones(3), "int7")
+
+
+def test_a_name_is_taken_in_any_case() -> None:
+    assert [_quantised.check_name(name) for name in ("INT8", "Int4")] == ["int8", "int4"]
+    with pytest.raises(ValueError, match="quantise is 8; expected one of"):
+        _quantised.check_name(8)
+
+
+@pytest.mark.parametrize("quantise", ["int8", None])
+def test_what_is_no_tensor_is_refused_by_the_name_of_its_argument(quantise: str | None) -> None:
+    with pytest.raises(TypeError, match=r"tensor is a list; expected a torch\.Tensor"):
+        pccl.all_reduce([torch.ones(3)], quantise=quantise)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error_feedback", [False, True])
