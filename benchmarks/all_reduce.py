@@ -26,35 +26,51 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from option_types import above_zero, whole, wholes
 
 SIZES = "4,65536,1048576,16777216,67108864,268435456"
 OVER = {"memory": "1", "TCP": "0"}  # PCCL_SHARED_MEMORY
 GROUPS = ("fixed", "elastic")
 CALLS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+DEFAULTS = {
+    "sizes": SIZES,
+    "calls": "all_reduce",
+    "groups": ",".join(GROUPS),
+    "over": ",".join(OVER),
+    "rounds": 7,
+}
 
 
-def arguments() -> argparse.Namespace:
-    """Of the command line."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--worlds", default="2,4", help="numbers of ranks (default 2,4)")
-    p.add_argument("--sizes", default=SIZES, help=f"bytes of a tensor (default {SIZES})")
-    p.add_argument("--calls", default="all_reduce", help=f"some of {','.join(CALLS)}")
+def arguments(about: str, defaults: Mapping[str, Any]) -> argparse.Namespace:
+    """Of the command line; `defaults`: what another benchmark has in place of DEFAULTS."""
+    p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--worlds", type=wholes(1), default="2,4", help="numbers of ranks (default 2,4)")
+    p.add_argument("--sizes", type=wholes(4), help="bytes of a tensor (default %(default)s)")
+    p.add_argument("--calls", help=f"some of {','.join(CALLS)} (default %(default)s)")
     p.add_argument("--behind-barrier", action="store_true", help="each call behind a barrier")
-    p.add_argument("--at-once", default="1", help="equal parts of a size, issued together")
-    p.add_argument("--busy", type=int, default=0, help="programs that compute beside (default 0)")
-    p.add_argument("--groups", default=",".join(GROUPS), help="kinds of groups (default both)")
-    p.add_argument("--over", default=",".join(OVER), help="what pccl goes through (default both)")
-    p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
-    p.add_argument("--seconds", type=float, default=0.3, help="of one block (default 0.3)")
+    p.add_argument(
+        "--at-once", type=wholes(1), default="1", help="equal parts of a size, issued together"
+    )
+    p.add_argument(
+        "--busy", type=whole(0), default=0, help="programs that compute beside (default 0)"
+    )
+    p.add_argument("--groups", help="kinds of groups (default %(default)s)")
+    p.add_argument("--over", help="what pccl goes through (default %(default)s)")
+    p.add_argument(
+        "--rounds", type=whole(1), help="alternations for each size (default %(default)s)"
+    )
+    p.add_argument("--seconds", type=above_zero, default=0.3, help="of one block (default 0.3)")
     p.add_argument("--json", help="also write the figures to this file")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--world", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     p.add_argument("--master", default="", help=argparse.SUPPRESS)
+    p.set_defaults(**{**DEFAULTS, **defaults})
     given = p.parse_args()
     for option, known in (("calls", CALLS), ("groups", GROUPS), ("over", tuple(OVER))):
         other = set(getattr(given, option).split(",")) - set(known)
@@ -267,9 +283,9 @@ def size_of(row: dict[str, Any]) -> str:
     return text if row["at_once"] == 1 else f"{row['at_once']} x {text}"
 
 
-def main() -> None:
+def main(about: str, **defaults: Any) -> None:
     """Measures and prints the table."""
-    args = arguments()
+    args = arguments(about, defaults)
     if args.rank is not None:
         worker(args)
         return
@@ -295,4 +311,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

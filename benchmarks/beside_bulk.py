@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from long_links import BACKENDS
+from option_types import above_zero, number, whole
 from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,22 +40,22 @@ WORLD = 2
 def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--rtt-ms", type=float, nargs="+", default=[80.0])
-    p.add_argument("--loss-pct", type=float, nargs="+", default=[0.0, 0.01])
-    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--rtt-ms", type=above_zero, nargs="+", default=[80.0])
+    p.add_argument("--loss-pct", type=number(0, 100), nargs="+", default=[0.0, 0.01])
+    p.add_argument("--rate-mbit", type=above_zero, default=1000.0)
     p.add_argument("--congestion", nargs="+", default=["reno"], help="of the hosts")
     p.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=list(BACKENDS))
-    p.add_argument("--mib", type=int, default=256, help="of the large tensor (default 256)")
-    p.add_argument("--gloo-mib", type=int, default=32, help="the same for gloo (default 32)")
+    p.add_argument("--mib", type=whole(1), default=256, help="of the large tensor (default 256)")
+    p.add_argument("--gloo-mib", type=whole(1), default=32, help="the same for gloo (default 32)")
     p.add_argument(
         "--sizes",
-        type=int,
+        type=whole(4),
         nargs="+",
         default=[4, 65536, 1 << 20, 8 << 20],
         help="small ones, bytes",
     )
-    p.add_argument("--calls", type=int, default=6, help="large ones for each size (default 6)")
-    p.add_argument("--small", type=int, default=12, help="small ones beside each (default 12)")
+    p.add_argument("--calls", type=whole(1), default=6, help="large ones for each size (default 6)")
+    p.add_argument("--small", type=whole(1), default=12, help="small ones beside each (default 12)")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     return p.parse_args()

@@ -31,6 +31,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from option_types import whole
+
 ROOT = Path(__file__).resolve().parents[1]
 RTT_MS = 80.0
 FAR = "elastic, master 80 ms away"
@@ -46,11 +48,11 @@ CONTEXT = 64  # tokens of a batch
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--world", type=int, default=2, help="members (default 2)")
+    p.add_argument("--world", type=whole(1), default=2, help="members (default 2)")
     p.add_argument("--programs", nargs="+", default=PROGRAMS, choices=PROGRAMS)
     p.add_argument("--near", action="store_true", help="without the master 80 ms away")
-    p.add_argument("--rounds", type=int, default=3, help="runs of each kind (default 3)")
-    p.add_argument("--steps", type=int, default=50, help="of a run (default 50)")
+    p.add_argument("--rounds", type=whole(1), default=3, help="runs of each kind (default 3)")
+    p.add_argument("--steps", type=whole(1), default=50, help="of a run (default 50)")
     p.add_argument("--json", help="also write the figures to this file")
     for name in ("kind", "program", "meet", "url"):
         p.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)

@@ -32,6 +32,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole
+
 ROOT = Path(__file__).resolve().parents[1]
 MESSAGE_BYTES = 64 << 20
 KINDS = {"plain": "all", "encrypted": "none"}
@@ -49,11 +51,15 @@ TABLES = ("machine", "threads", "line")
 def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--rounds", type=int, default=7, help="blocks of each kind (default 7)")
-    p.add_argument("--messages", type=int, default=16, help="of one block (default 16)")
+    p.add_argument("--rounds", type=whole(1), default=7, help="blocks of each kind (default 7)")
+    p.add_argument("--messages", type=whole(1), default=16, help="of one block (default 16)")
     p.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
-    p.add_argument("--rate-mbit", type=float, default=1000.0, help="of the line (default 1000)")
-    p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 10.0, 20.0], help="of the line")
+    p.add_argument(
+        "--rate-mbit", type=above_zero, default=1000.0, help="of the line (default 1000)"
+    )
+    p.add_argument(
+        "--rtt-ms", type=number(), nargs="+", default=[0.0, 10.0, 20.0], help="of the line"
+    )
     p.add_argument("--json", help="also write the figures to this file")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)

@@ -44,7 +44,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole, wholes
 from ranks import run_ranks
+
+from pccl_backend._config import EXACT, QUANTISATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -57,23 +60,26 @@ FIXED = {"fixed": "pccl", "gloo": "gloo"}  # kind -> backend
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--world", type=int, nargs="+", default=[2, 3, 4])
-    p.add_argument("--rtt-ms", type=float, nargs="+", default=[80.0])
-    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--world", type=whole(2), nargs="+", default=[2, 3, 4])
+    p.add_argument("--rtt-ms", type=number(), nargs="+", default=[80.0])
+    p.add_argument("--rate-mbit", type=above_zero, default=1000.0)
     p.add_argument(
         "--sites",
-        type=int,
+        type=whole(0),
         default=0,
         help="their number (default: each rank is far from all others)",
     )
     p.add_argument("--common", action="store_true", help="one line between two sites")
-    p.add_argument("--per-host", type=int, default=1, help="ranks (default 1)")
-    p.add_argument("--quantise", default="none", help="of pccl: int8, int4, float16, ...")
+    p.add_argument("--per-host", type=whole(1), default=1, help="ranks (default 1)")
+    p.add_argument("--quantise", default=EXACT, choices=(EXACT, *QUANTISATIONS), help="of pccl")
     p.add_argument("--call", choices=CALLS, default="all_reduce")
     p.add_argument(
-        "--sizes", default="4,65536,1048576,4194304", help="of the tensor, bytes (of all parts)"
+        "--sizes",
+        type=wholes(4),
+        default="4,65536,1048576,4194304",
+        help="of the tensor, bytes (of all parts)",
     )
-    p.add_argument("--calls", type=int, default=30, help="of each size, after the first one")
+    p.add_argument("--calls", type=whole(1), default=30, help="of each size, after the first one")
     p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)

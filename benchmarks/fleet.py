@@ -26,6 +26,8 @@ import random
 import statistics
 from dataclasses import dataclass
 
+from option_types import above_zero, number, whole
+
 
 @dataclass
 class Job:
@@ -48,18 +50,18 @@ def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = p.add_argument
-    add("--machines", type=int, default=50)
-    add("--reclaims", type=float, default=2.0, help="an hour, of the whole fleet (default 2)")
-    add("--hours", type=float, default=8.0)
-    add("--replacement", type=float, default=300.0, help="seconds until one is there (300)")
-    add("--recovery", type=float, default=0.15, help="seconds after a loss (0.15)")
-    add("--vote", type=float, default=1.0, help="seconds of the boundary after a loss (1)")
-    add("--admission", type=float, default=15.0, help="seconds from start to first step (15)")
-    add("--still", type=float, default=5.0, help="seconds that the others stand still (5)")
-    add("--restart", type=float, default=120.0, help="seconds until all train again (120)")
-    add("--checkpoint-every", type=float, default=0.0, help="seconds (0: Young's optimum)")
-    add("--checkpoint", type=float, default=20.0, help="seconds that writing one takes (20)")
-    add("--runs", type=int, default=200, help="of which the mean is taken (200)")
+    add("--machines", type=whole(1), default=50)
+    add("--reclaims", type=above_zero, default=2.0, help="an hour, of the whole fleet (default 2)")
+    add("--hours", type=above_zero, default=8.0)
+    add("--replacement", type=number(), default=300.0, help="seconds until one is there (300)")
+    add("--recovery", type=number(), default=0.15, help="seconds after a loss (0.15)")
+    add("--vote", type=number(), default=1.0, help="seconds of the boundary after a loss (1)")
+    add("--admission", type=number(), default=15.0, help="seconds from start to first step (15)")
+    add("--still", type=number(), default=5.0, help="seconds that the others stand still (5)")
+    add("--restart", type=number(), default=120.0, help="seconds until all train again (120)")
+    add("--checkpoint-every", type=number(), default=0.0, help="seconds (0: Young's optimum)")
+    add("--checkpoint", type=above_zero, default=20.0, help="seconds that writing one takes (20)")
+    add("--runs", type=whole(1), default=200, help="of which the mean is taken (200)")
     add("--seed", type=int, default=1)
     return p.parse_args()
 

@@ -34,6 +34,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole
+
 ROOT = Path(__file__).resolve().parents[1]
 STRANGERS = str(ROOT / "tests" / "strangers.py")
 STEP_S = 0.2
@@ -49,17 +51,19 @@ PROCESSES = 2  # of strangers: each opens half of the connections
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--world", type=int, default=8, help="members (default 8)")
-    p.add_argument("--rounds", type=int, default=5, help="blocks of each kind (default 5)")
-    p.add_argument("--block-s", type=float, default=20.0, help="seconds of a block (default 20)")
-    p.add_argument("--connections", type=int, default=10_000, help="silent ones of a block")
-    p.add_argument("--rate", type=float, default=1.0, help="factor for what follows (default 1)")
-    p.add_argument("--hellos", type=float, default=250.0, help="in a second, to the master")
-    p.add_argument("--handshakes", type=float, default=250.0, help="in a second, to the master")
-    p.add_argument("--lanes", type=float, default=250.0, help="in a second, to all members")
-    p.add_argument("--store", type=float, default=250.0, help="writes of 16 KiB in a second")
+    p.add_argument("--world", type=whole(1), default=8, help="members (default 8)")
+    p.add_argument("--rounds", type=whole(1), default=5, help="blocks of each kind (default 5)")
+    p.add_argument(
+        "--block-s", type=above_zero, default=20.0, help="seconds of a block (default 20)"
+    )
+    p.add_argument("--connections", type=whole(0), default=10_000, help="silent ones of a block")
+    p.add_argument("--rate", type=number(), default=1.0, help="factor for what follows (default 1)")
+    p.add_argument("--hellos", type=number(), default=250.0, help="in a second, to the master")
+    p.add_argument("--handshakes", type=number(), default=250.0, help="in a second, to the master")
+    p.add_argument("--lanes", type=number(), default=250.0, help="in a second, to all members")
+    p.add_argument("--store", type=number(), default=250.0, help="writes of 16 KiB in a second")
     p.add_argument("--json", help="also write the figures to this file")
-    p.add_argument("--require", type=float, default=0.0, help="status 1 below this ratio")
+    p.add_argument("--require", type=number(), default=0.0, help="status 1 below this ratio")
     p.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     p.add_argument("--url", help=argparse.SUPPRESS)
     return p.parse_args()

@@ -31,6 +31,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole
 from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,17 +43,21 @@ BACKENDS = {"pccl": {}, "pccl-no-bbr": {"PCCL_BBR": "0"}, "gloo": {}}  # and the
 def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 20.0, 80.0, 200.0])
-    p.add_argument("--loss-pct", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.1])
-    p.add_argument("--rate-mbit", type=float, nargs="+", default=[1000.0])
+    p.add_argument("--rtt-ms", type=number(), nargs="+", default=[0.0, 20.0, 80.0, 200.0])
+    p.add_argument("--loss-pct", type=number(0, 100), nargs="+", default=[0.0, 0.001, 0.01, 0.1])
+    p.add_argument("--rate-mbit", type=above_zero, nargs="+", default=[1000.0])
     p.add_argument("--congestion", nargs="+", default=["reno", "bbr"], help="of the hosts")
     p.add_argument("--backends", nargs="+", default=["pccl"], choices=list(BACKENDS))
-    p.add_argument("--world", type=int, default=2)
-    p.add_argument("--mib", type=int, default=256, help="of the tensor (default 256)")
-    p.add_argument("--at-once", type=int, nargs="+", default=[1], help="equal parts of the tensor")
-    p.add_argument("--carry-s", type=float, default=4, help="or, of slower lines, what they carry")
-    p.add_argument("--calls", type=int, default=10, help="after the first one (default 10)")
-    p.add_argument("--limit-s", type=float, default=20, help="no call begins after so long")
+    p.add_argument("--world", type=whole(2), default=2)
+    p.add_argument("--mib", type=whole(1), default=256, help="of the tensor (default 256)")
+    p.add_argument(
+        "--at-once", type=whole(1), nargs="+", default=[1], help="equal parts of the tensor"
+    )
+    p.add_argument(
+        "--carry-s", type=above_zero, default=4, help="or, of slower lines, what they carry"
+    )
+    p.add_argument("--calls", type=whole(0), default=10, help="after the first one (default 10)")
+    p.add_argument("--limit-s", type=above_zero, default=20, help="no call begins after so long")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     return p.parse_args()

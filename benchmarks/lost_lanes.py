@@ -24,25 +24,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole
 from ranks import Ranks, run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
 CUTS_AT_ONCE = 3
 CUT_EVERY_S = 1.0
+KINDS = ["none", "cut", "hole"]
 SPARED = 2  # connections, the oldest
 
 
 def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--kinds", nargs="+", default=["none", "cut", "hole"])
-    p.add_argument("--rtt-ms", type=float, default=80.0)
-    p.add_argument("--loss-pct", type=float, default=0.01)
-    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    p.add_argument("--rtt-ms", type=number(), default=80.0)
+    p.add_argument("--loss-pct", type=number(0, 100), default=0.01)
+    p.add_argument("--rate-mbit", type=above_zero, default=1000.0)
     p.add_argument("--no-bbr", action="store_true", help="with PCCL_BBR=0")
-    p.add_argument("--mib", type=int, default=64, help="of the tensor (default 64)")
-    p.add_argument("--calls", type=int, default=30)
+    p.add_argument("--mib", type=whole(1), default=64, help="of the tensor (default 64)")
+    p.add_argument("--calls", type=whole(1), default=30)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     return p.parse_args()

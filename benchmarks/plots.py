@@ -5,6 +5,7 @@ python benchmarks/plots.py
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -143,7 +144,14 @@ def drawn() -> dict[Path, str]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Draws them all."""
+    formatter = argparse.RawTextHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=formatter).parse_args()
     for path, picture in drawn().items():
         path.write_text(picture)
         print(f"drawn: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, number, whole
 from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,13 +42,13 @@ def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("modes", nargs="*", default=["error", "speed"], metavar="error|speed")
-    p.add_argument("--members", type=int, nargs="+", default=[2, 4, 8, 16], help="of `error`")
-    p.add_argument("--world", type=int, nargs="+", default=[2, 4], help="ranks of `speed`")
-    p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 20.0])
-    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--members", type=whole(1), nargs="+", default=[2, 4, 8, 16], help="of `error`")
+    p.add_argument("--world", type=whole(2), nargs="+", default=[2, 4], help="ranks of `speed`")
+    p.add_argument("--rtt-ms", type=number(), nargs="+", default=[0.0, 20.0])
+    p.add_argument("--rate-mbit", type=above_zero, default=1000.0)
     p.add_argument("--kinds", nargs="+", default=["int8", "int4", "bfloat16"], choices=NAMES)
-    p.add_argument("--mib", type=int, default=64, help="of the tensor (default 64)")
-    p.add_argument("--calls", type=int, default=5, help="of each kind (default 5)")
+    p.add_argument("--mib", type=whole(1), default=64, help="of the tensor (default 64)")
+    p.add_argument("--calls", type=whole(1), default=5, help="of each kind (default 5)")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     given = p.parse_args()
@@ -76,7 +77,7 @@ def print_errors(given: argparse.Namespace) -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     as_sent = _extension.library().as_sent
 
-    def whole(values: Tensor) -> Tensor:
+    def in_one_range(values: Tensor) -> Tensor:
         """Quantised to 8 bits, with one range for all values."""
         low, high = values.min().item(), values.max().item()
         scale = (high - low) / 255
@@ -104,12 +105,12 @@ def print_errors(given: argparse.Namespace) -> None:
 
     def at_every_hop(inputs: list[Tensor]) -> Tensor:
         parts = []
-        for number in range(len(inputs)):
-            around = inputs[number:] + inputs[:number]
-            total = around[0].tensor_split(len(inputs))[number]
+        for index in range(len(inputs)):
+            around = inputs[index:] + inputs[:index]
+            total = around[0].tensor_split(len(inputs))[index]
             for values in around[1:]:
-                total = whole(total) + values.tensor_split(len(inputs))[number]
-            parts.append(whole(total))
+                total = in_one_range(total) + values.tensor_split(len(inputs))[index]
+            parts.append(in_one_range(total))
         return torch.cat(parts)
 
     def of(kind: str) -> Callable[[Tensor], Tensor]:
@@ -123,7 +124,7 @@ def print_errors(given: argparse.Namespace) -> None:
         }
         rows["int8, at two sites"] = lambda inputs: at_sites(inputs, 2)
         rows["int8, at four sites"] = lambda inputs: at_sites(inputs, 4)
-        rows["8 bits, one range for a tensor"] = lambda inputs: once(inputs, whole)
+        rows["8 bits, one range for a tensor"] = lambda inputs: once(inputs, in_one_range)
         rows["8 bits, at every hop of a ring"] = at_every_hop
         for row, reduced in rows.items():
             cells = []

@@ -30,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, whole
+
 LIMIT_S = 180.0  # for anything that is waited for
 POLL_S = 0.01
 KEPT = 100  # lines of a worker, from one kill to the next
@@ -39,10 +41,10 @@ OPERATIONS = 20  # between two boundaries
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--world", type=int, default=3, help="workers (default 3)")
-    p.add_argument("--state-mib", type=int, default=1024, help="state of each (default 1024)")
-    p.add_argument("--times", type=int, default=50, help="kills (default 50)")
-    p.add_argument("--mib", type=float, default=4.0, help="of an all-reduce (default 4)")
+    p.add_argument("--world", type=whole(2), default=3, help="workers (default 3)")
+    p.add_argument("--state-mib", type=whole(1), default=1024, help="state of each (default 1024)")
+    p.add_argument("--times", type=whole(1), default=50, help="kills (default 50)")
+    p.add_argument("--mib", type=above_zero, default=4.0, help="of an all-reduce (default 4)")
     p.add_argument("--seed", type=int, default=1, help="of victims and moments (default 1)")
     p.add_argument("--json", help="also write the figures to this file")
     p.add_argument("--worker", type=int, help=argparse.SUPPRESS)

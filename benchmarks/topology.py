@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from option_types import above_zero, whole
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
 PORT = 48148
@@ -48,10 +50,10 @@ def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--kinds", nargs="+", default=list(ORDERS), choices=list(ORDERS))
-    p.add_argument("--mib", type=int, default=8, help="of the tensor (default 8)")
-    p.add_argument("--slower", type=int, default=1, help="all rates by this (default 1)")
-    p.add_argument("--calls", type=int, default=15, help="in the ring in the end (default 15)")
-    p.add_argument("--limit-s", type=float, default=300, help="of one kind (default 300)")
+    p.add_argument("--mib", type=whole(1), default=8, help="of the tensor (default 8)")
+    p.add_argument("--slower", type=whole(1), default=1, help="all rates by this (default 1)")
+    p.add_argument("--calls", type=whole(1), default=15, help="in the ring in the end (default 15)")
+    p.add_argument("--limit-s", type=above_zero, default=300, help="of one kind (default 300)")
     p.add_argument("--number", type=int, help=argparse.SUPPRESS)
     p.add_argument("--url", help=argparse.SUPPRESS)
     return p.parse_args()
