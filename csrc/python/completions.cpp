@@ -24,37 +24,42 @@ bool Completions::inside() { return runs_callbacks; }
 
 void Completions::run(std::function<void()> task, bool apart) {
   const std::lock_guard lock(mutex_);
-  const auto keep = shared_from_this();
-  if (apart && running_) {
-    const bool started = start([this, keep, task] {
-      run_task(task);
-      const std::lock_guard done(mutex_);
-      --apart_;
-      idle_.notify_all();
-    });
-    apart_ += started;
-    if (!started) spare()->run(std::move(task));
-    return;
-  }
+  if (apart && running_) return run_apart(std::move(task));
   tasks_.push_back(std::move(task));
   if (running_) {
     added_.notify_one();
     return;
   }
-  running_ = start([keep] { keep->loop(); });
+  running_ = start([keep = shared_from_this()] { keep->loop(); });
   if (running_ || this == spare().get()) return;
   for (auto& waiting : std::exchange(tasks_, {})) spare()->run(std::move(waiting));
 }
 
+/// Called with the lock. The task has one owner, the thread that runs it, and its contents are
+/// released before `drain` sees its end.
+void Completions::run_apart(std::function<void()> task) {
+  const auto held = std::make_shared<std::function<void()>>(std::move(task));
+  const bool started = start([keep = shared_from_this(), held] {
+    run_task(std::exchange(*held, nullptr));
+    const std::lock_guard done(keep->mutex_);
+    --keep->apart_;
+    keep->idle_.notify_all();
+  });
+  if (started) {
+    ++apart_;
+  } else {
+    spare()->run(std::move(*held));
+  }
+}
+
 const std::shared_ptr<Completions>& Completions::spare() {
-  static const auto& one = *new auto(std::make_shared<Completions>("pccl-spare"));  // never ends
+  static const auto& one = *new auto(std::make_shared<Completions>("pccl-spare", /*stays=*/true));
   return one;
 }
 
 bool Completions::keep_spare() {
   Completions& one = *spare();
   const std::lock_guard lock(one.mutex_);
-  one.stays_ = true;
   if (!one.running_) one.running_ = one.start([] { spare()->loop(); });
   return one.running_;
 }

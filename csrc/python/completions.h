@@ -34,12 +34,14 @@ class Completions : public std::enable_shared_from_this<Completions> {
   [[nodiscard]] static bool keep_spare();
   /// Is the calling thread one that runs callbacks?
   [[nodiscard]] static bool inside();
-  /// Waits until all tasks have run; false if they have not after `timeout_ms`.
+  /// Waits until all tasks have run and what they held is released; false if that is not so after
+  /// `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
 
  private:
   static const std::shared_ptr<Completions>& spare();
   void loop();
+  void run_apart(std::function<void()> task);
   bool start(std::function<void()> body);
   static void run_task(std::function<void()> task);
 
@@ -51,7 +53,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   std::size_t apart_ = 0;  // tasks on threads of their own
   bool running_ = false;   // the thread is there
   bool busy_ = false;      // a task is being run
-  bool stays_ = false;
+  const bool stays_;
 };
 
 }  // namespace pccl
