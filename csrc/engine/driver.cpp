@@ -204,7 +204,9 @@ bool Driver::ended() const {
 }
 
 void Driver::join() {
-  if (state_ && state_->thread.joinable()) state_->thread.join();
+  if (!state_) return;
+  const std::lock_guard one(state_->joining);
+  if (state_->thread.joinable()) state_->thread.join();
 }
 
 void Driver::forget() {

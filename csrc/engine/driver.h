@@ -24,7 +24,7 @@ namespace pccl {
 /// Runs `loop` until it is stopped. A broken invariant (PCCL_ASSERT) stops it for good: `broken` is
 /// called once, on the driving thread, and nothing else runs on the loop any more. A posted
 /// function that has not run by then is destroyed without having run. Thread-safe but for the
-/// constructor, `join` and `forget`.
+/// constructor and `forget`.
 class Driver {
  public:
   enum class Cost : std::uint8_t {
@@ -49,7 +49,7 @@ class Driver {
 
   /// Has the loop ended, so that no thread will drive it any more?
   [[nodiscard]] bool ended() const;
-  /// Waits until the loop has been stopped and no thread drives it any more.
+  /// Waits until the loop has been stopped and the engine's thread has ended. Several threads may.
   void join();
   /// In a forked child: forgets the thread, which does not exist there, and the mutex, which
   /// another thread may have held.
@@ -72,7 +72,8 @@ class Driver {
     bool called = false;        // the engine's thread is needed now
     bool asleep = false;        // it sleeps until the caller that drives leaves
     bool ended = false;
-    YieldGuard yields;  // of the caller that drives
+    YieldGuard yields;   // of the caller that drives
+    std::mutex joining;  // held while a caller waits for the end of `thread`, by nobody else
     std::thread thread;
   };
   using Lock = std::unique_lock<std::mutex>;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -237,6 +238,18 @@ TEST(Driver, a_stop_ends_a_wait_that_drives) {
   EXPECT_FALSE(d.driver.wait(*never, std::nullopt));
   other.join();
   d.driver.join();  // before the timer ends
+}
+
+TEST(Driver, several_threads_may_wait_for_its_end) {
+  Driven d;
+  std::vector<std::future<void>> joins;
+  for (int i = 0; i < 4; ++i) {
+    joins.push_back(std::async(std::launch::async, [&] { d.driver.join(); }));
+  }
+  for (auto& join : joins) EXPECT_EQ(join.wait_for(milliseconds(20)), std::future_status::timeout);
+  d.loop.stop();
+  for (auto& join : joins) EXPECT_NO_THROW(join.get());
+  EXPECT_TRUE(d.driver.ended());
 }
 
 TEST(YieldGuard, a_core_that_does_not_come_back_pauses_polling_longer_each_time) {
