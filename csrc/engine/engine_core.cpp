@@ -302,7 +302,8 @@ void EngineCore::tick() {
 
 void EngineCore::link_up(PeerId peer) {
   context_->note("link up", peer);
-  context_->windows.ask_again(*links_, peer);
+  // Over the link before they may be lost.
+  send_questions(*links_, peer, context_->windows.questions(peer));
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 

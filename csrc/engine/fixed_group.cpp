@@ -51,7 +51,7 @@ FixedGroup::~FixedGroup() {
     if (over && !context_.links.is_up(peer)) {
       context_.windows.forget(peer, id_);
     } else {
-      context_.windows.ask(context_.links, peer, id_);
+      send_questions(context_.links, peer, context_.windows.questions(peer, id_));
     }
   }
 }

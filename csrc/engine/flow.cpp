@@ -111,6 +111,10 @@ void Flow::close() {
   }
 }
 
+void send_questions(Links& links, PeerId peer, const std::vector<Want>& wants) {
+  for (const Want& want : wants) links.send_control(peer, encode(PeerToPeer{want}));
+}
+
 void Flow::cancel(MemoryToken token) {
   for (auto& [peer, flow] : peers_) {
     std::erase_if(flow.held, [&](const Held& segment) { return segment.token == token; });

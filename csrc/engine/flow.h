@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/context.h"
 #include "wire/messages.h"
@@ -68,5 +69,8 @@ class Flow {
   std::unordered_map<PeerId, PeerFlow> peers_;
   bool any_wants_ = false;
 };
+
+/// Asks these questions of `Windows`.
+void send_questions(Links& links, PeerId peer, const std::vector<Want>& wants);
 
 }  // namespace pccl

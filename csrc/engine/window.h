@@ -1,17 +1,17 @@
 // Counts the data that this process has sent to a peer and that the peer cannot use yet. It is
 // bounded for each peer over all groups (flow.h, point_to_point.h), because the peer keeps it in
 // memory. Data of a fixed group that is closed here count until the peer says that it does not keep
-// them any more. Engine's thread only.
+// them any more. Counts alone; flow.h sends its questions. Engine's thread only.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/ids.h"
-#include "transport/transport.h"
-#include "wire/codec.h"
+#include "wire/peer_messages.h"
 
 namespace pccl {
 
@@ -37,22 +37,22 @@ class Windows {
   [[nodiscard]] Window& of(PeerId peer) { return windows_[peer]; }
   [[nodiscard]] Rest& left_behind(PeerId peer, GroupId group) { return rests_[{peer, group}]; }
 
-  /// Asks a peer to report when it keeps no more data of the closed groups.
-  void ask(Links& links, PeerId peer, GroupId group) const {
+  /// What the peer has to be asked, so that it reports when it keeps no more data of this closed
+  /// group.
+  [[nodiscard]] std::vector<Want> questions(PeerId peer, GroupId group) const {
+    std::vector<Want> wants;
     const auto rest = rests_.find({peer, group});
-    if (rest == rests_.end()) return;
-    const auto want = [&](OpKey op) {
-      links.send_control(peer, encode(PeerToPeer{Want{group, rest->second.epoch, op}}));
-    };
-    if (!rest->second.ungranted.empty()) want(rest->second.ungranted.rbegin()->first);
-    if (rest->second.eager_sends > 0) want(kGroupClosed);
+    if (rest != rests_.end()) add_questions(wants, rest);
+    return wants;
   }
-  /// The link to the peer is new: questions over the link before may be lost.
-  void ask_again(Links& links, PeerId peer) const {
+  /// The same, of all closed groups.
+  [[nodiscard]] std::vector<Want> questions(PeerId peer) const {
+    std::vector<Want> wants;
     for (auto rest = rests_.lower_bound({peer, GroupId{}});
          rest != rests_.end() && rest->first.first == peer; ++rest) {
-      ask(links, peer, rest->first.second);
+      add_questions(wants, rest);
     }
+    return wants;
   }
   /// For a group that is closed here.
   void granted(PeerId peer, const Grant& grant) {
@@ -97,6 +97,12 @@ class Windows {
     for (const auto& [op, bytes] : rest->second.ungranted) window.ungranted_bytes -= bytes;
     window.eager_sends -= rest->second.eager_sends;
     return rests_.erase(rest);
+  }
+  static void add_questions(std::vector<Want>& wants, Rests::const_iterator rest) {
+    const auto& [whose, left] = *rest;
+    const auto want = [&](OpKey op) { wants.push_back({whose.second, left.epoch, op}); };
+    if (!left.ungranted.empty()) want(left.ungranted.rbegin()->first);
+    if (left.eager_sends > 0) want(kGroupClosed);
   }
   void forget_empty(Rests::iterator rest) {
     if (rest->second.ungranted.empty() && rest->second.eager_sends == 0) rests_.erase(rest);
