@@ -356,7 +356,7 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   if (const auto* grant = std::get_if<Grant>(&message.value())) {
     context_->windows.granted(peer, *grant);
   } else if (const auto* accept = std::get_if<Accept>(&message.value())) {
-    if (accept->complete) context_->windows.received(peer, id);
+    if (accept->complete) context_->windows.received(peer, id, accept->index);
   }
   if (ended_.contains(id)) return answer_ended(peer, message.value());
   if (id == kElasticGroup) return;

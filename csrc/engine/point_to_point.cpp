@@ -31,15 +31,17 @@ PointToPoint::~PointToPoint() {
   watcher_ = nullptr;
   fail_all({ErrorCode::closed, "the group has been closed"});
   for (const auto& [peer, token] : eager_tokens_) context_.retire(token);
-  for (const auto& [peer, count] : eager_sends_) context_.windows.of(peer).eager_sends -= count;
+  for (const auto& [peer, sends] : eager_sends_) {
+    context_.windows.of(peer).eager_sends -= sends.size();
+  }
 }
 
 void PointToPoint::close() {
-  for (const auto& [peer, count] : std::exchange(eager_sends_, {})) {
-    if (count == 0) continue;
+  for (auto& [peer, sends] : std::exchange(eager_sends_, {})) {
+    if (sends.empty()) continue;
     Windows::Rest& rest = context_.windows.left_behind(peer, group_);
     rest.epoch = epoch_;
-    rest.eager_sends = count;
+    rest.eager_sends = std::move(sends);
   }
 }
 
@@ -81,7 +83,7 @@ void PointToPoint::begin_send(const SendName& name, SendState& send) {
   const bool all_there = bytes_there(send) >= bytes;
   if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax && all_there) {
     ++outstanding;
-    ++eager_sends_[name.peer];
+    eager_sends_[name.peer].push_back(name.index);
     send.eager = true;
     stream(name, send);
   } else {
@@ -134,19 +136,18 @@ void PointToPoint::segment_sent(MemoryToken token, PeerId, std::uint32_t) {
 }
 
 /// A small send is received there, or does not come any more.
-void PointToPoint::window_back(PeerId peer) {
-  std::uint64_t& count = eager_sends_[peer];
-  if (count == 0) return;
-  --count;
-  --context_.windows.of(peer).eager_sends;
+void PointToPoint::window_back(const SendName& name) {
+  auto& sends = eager_sends_[name.peer];
+  const auto send = std::find(sends.begin(), sends.end(), name.index);
+  if (send == sends.end()) return;
+  sends.erase(send);
+  --context_.windows.of(name.peer).eager_sends;
 }
 
 void PointToPoint::accepted(PeerId from, const Accept& message) {
   const SendName name{from, message.tag, message.index};
   const auto it = sends_.find(name);
-  // In a fixed group only small sends are confirmed, and they are off the list by then.
-  const bool eager = it == sends_.end() ? !confirmed_ : it->second.eager;
-  if (message.complete && eager) window_back(from);
+  if (message.complete) window_back(name);
   if (message.complete && !message.error.failed()) {
     if (confirmed_) finish_send(name, {});
     return;
@@ -175,7 +176,7 @@ void PointToPoint::finish_send(const SendName& name, Error error) {
 /// arrives all the same.
 void PointToPoint::withdraw(const SendName& name, const SendState& send, const Error& error) {
   if (send.eager && send.has_left) return;
-  if (send.eager) window_back(name.peer);
+  if (send.eager) window_back(name);
   context_.links.send_control(
       name.peer, encode(PeerToPeer{Withdraw{group_, epoch_, name.tag, name.index, error}}));
 }

@@ -128,7 +128,7 @@ class PointToPoint : public SegmentOwner {
   void send_accept(const SendName& name, bool complete, Error error);
   void finish_send(const SendName& name, Error error);
   void withdraw(const SendName& name, const SendState& send, const Error& error);
-  void window_back(PeerId peer);
+  void window_back(const SendName& name);
 
   [[nodiscard]] bool comes(const SendName& name, std::uint64_t bytes, bool eager);
   [[nodiscard]] Placement eager_header(PeerId from, const SegmentHeader& header);
@@ -159,7 +159,9 @@ class PointToPoint : public SegmentOwner {
   std::map<PeerId, std::uint64_t> next_index_;  // of sends to this peer
   std::map<SendName, SendState> sends_;
   std::unordered_map<MemoryToken, SendName> send_tokens_;
-  std::map<PeerId, std::uint64_t> eager_sends_;  // small ones, not received there yet
+  /// Small sends that count in the window, by index: at most kEagerSendsMax to a peer. Each of them
+  /// gives its place back once, though the peer may accept it after it was given up here.
+  std::map<PeerId, std::vector<std::uint64_t>> eager_sends_;
 
   Matcher matcher_;
   ReceiveId last_receive_ = 0;

@@ -31,7 +31,7 @@ class Windows {
   struct Rest {
     EpochId epoch;
     std::map<OpKey, std::uint64_t> ungranted;
-    std::uint64_t eager_sends = 0;
+    std::vector<std::uint64_t> eager_sends;  // their indexes
   };
 
   [[nodiscard]] Window& of(PeerId peer) { return windows_[peer]; }
@@ -65,7 +65,7 @@ class Windows {
       ungranted.erase(ungranted.begin());
     }
     if (grant.issued == kGroupClosed) {
-      window.eager_sends -= std::exchange(rest->second.eager_sends, 0);
+      window.eager_sends -= std::exchange(rest->second.eager_sends, {}).size();
     }
     forget_empty(rest);
   }
@@ -81,11 +81,10 @@ class Windows {
     while (rest != rests_.end() && rest->first.first == peer) rest = forget(rest);
     std::erase_if(windows_, [](const auto& entry) { return entry.second == Window{}; });
   }
-  /// A small send of a group that is closed here has been received.
-  void received(PeerId peer, GroupId group) {
+  /// The small send of this index, of a group that is closed here, has been received.
+  void received(PeerId peer, GroupId group, std::uint64_t index) {
     const auto rest = rests_.find({peer, group});
-    if (rest == rests_.end() || rest->second.eager_sends == 0) return;
-    --rest->second.eager_sends;
+    if (rest == rests_.end() || std::erase(rest->second.eager_sends, index) == 0) return;
     --windows_[peer].eager_sends;
     forget_empty(rest);
   }
@@ -95,17 +94,17 @@ class Windows {
   Rests::iterator forget(Rests::iterator rest) {
     Window& window = windows_[rest->first.first];
     for (const auto& [op, bytes] : rest->second.ungranted) window.ungranted_bytes -= bytes;
-    window.eager_sends -= rest->second.eager_sends;
+    window.eager_sends -= rest->second.eager_sends.size();
     return rests_.erase(rest);
   }
   static void add_questions(std::vector<Want>& wants, Rests::const_iterator rest) {
     const auto& [whose, left] = *rest;
     const auto want = [&](OpKey op) { wants.push_back({whose.second, left.epoch, op}); };
     if (!left.ungranted.empty()) want(left.ungranted.rbegin()->first);
-    if (left.eager_sends > 0) want(kGroupClosed);
+    if (!left.eager_sends.empty()) want(kGroupClosed);
   }
   void forget_empty(Rests::iterator rest) {
-    if (rest->second.ungranted.empty() && rest->second.eager_sends == 0) rests_.erase(rest);
+    if (rest->second.ungranted.empty() && rest->second.eager_sends.empty()) rests_.erase(rest);
   }
 
   std::unordered_map<PeerId, Window> windows_;

@@ -1,6 +1,7 @@
 // Sends and receives of a fixed group: how they find each other, and what becomes of them when one
 // side leaves or gives up.
 #include "engines.h"
+#include "fake_links.h"
 
 namespace pccl::testing {
 namespace {
@@ -102,6 +103,66 @@ TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
   world.engines[0]->close(world.group);
   expect_lost(received, "rank 0 has given up its send: it has left the group");
   EXPECT_EQ(outcome(closed).code, ErrorCode::closed);
+}
+
+/// Two members over links that the test holds.
+struct Pair {
+  explicit Pair(bool elastic) : a(kA, elastic), b(kB, elastic) {
+    for (Node* node : {&a, &b}) {
+      node->group->number({kA, kB});
+      node->group->start(EpochId::make(1, 1), {kA, kB});
+    }
+  }
+  OpRequest send(std::uint64_t timeout_ms) {
+    OpRequest request = message(OpKind::send, 1, out);
+    request.timeout_ms = timeout_ms;
+    return request;
+  }
+  std::shared_ptr<Ticket> receive() { return b.post(message(OpKind::recv, 0, in)); }
+  std::uint64_t window() { return a.context.windows.of(kB).eager_sends; }
+
+  static constexpr PeerId kA{10};
+  static constexpr PeerId kB{20};
+  Node a, b;
+  std::vector<float> out = std::vector<float>(3, 1.0F);
+  std::vector<float> in = std::vector<float>(3);
+};
+
+TEST(PointToPoint, a_small_send_that_is_given_up_and_accepted_gives_its_place_back_once) {
+  for (const bool elastic : {false, true}) {
+    Pair pair(elastic);
+    const auto late = pair.a.post(pair.send(1000));
+    const auto second = pair.a.post(pair.send(0));
+    EXPECT_EQ(pair.window(), 2U);
+    // The kernel has taken it, and has not said so.
+    const FakeLinks::Sent first = pair.a.links.sent.front();
+    pair.a.links.sent.pop_front();
+    pair.b.gets(Pair::kA, first.header, first.payload);
+    expect_success(pair.receive());
+    pair.a.group->tick(1000);
+    EXPECT_EQ(outcome(late).code, ErrorCode::timed_out);
+    EXPECT_EQ(pair.window(), 1U);
+    EXPECT_TRUE(deliver(pair.b, pair.a));
+    EXPECT_EQ(pair.window(), 1U) << "the second send's place, which is not received";
+    settle(pair.a, pair.b);
+    EXPECT_EQ(pair.window(), 1U);
+    expect_success(pair.receive());
+    settle(pair.a, pair.b);
+    expect_success(second);
+    EXPECT_EQ(pair.window(), 0U);
+  }
+}
+
+TEST(PointToPoint, a_small_send_that_is_given_up_after_it_has_left_gives_its_place_back) {
+  Pair pair(/*elastic=*/true);  // in a fixed group it is done by then
+  const auto late = pair.a.post(pair.send(1000));
+  settle(pair.a, pair.b);
+  pair.a.group->tick(1000);
+  EXPECT_EQ(outcome(late).code, ErrorCode::timed_out);
+  EXPECT_EQ(pair.window(), 1U) << "the receiver keeps it";
+  expect_success(pair.receive());
+  settle(pair.a, pair.b);
+  EXPECT_EQ(pair.window(), 0U);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // What a member has sent counts in its window for as long as the receiver keeps it, also when the
 // member closes the group meanwhile: else a sound link would be given up.
+#include "engine/window.h"
+
 #include "engines.h"
 
 namespace pccl::testing {
@@ -69,6 +71,22 @@ TEST(Windows, small_sends_that_a_closed_group_has_left_behind_count) {
         expect_success(engine.post(group, message(OpKind::recv, 0, in)));
         EXPECT_EQ(in, out);
       });
+}
+
+TEST(Windows, a_small_send_of_a_closed_group_gives_its_own_place_back_and_once) {
+  constexpr PeerId kPeer{1};
+  constexpr GroupId kClosed{2};
+  Windows windows;
+  windows.of(kPeer).eager_sends = 2;
+  windows.left_behind(kPeer, kClosed).eager_sends = {7, 9};
+  windows.received(kPeer, kClosed, 6);  // was given up while the group was open
+  EXPECT_EQ(windows.of(kPeer).eager_sends, 2U);
+  for (int i = 0; i < 2; ++i) windows.received(kPeer, kClosed, 7);
+  EXPECT_EQ(windows.of(kPeer).eager_sends, 1U);
+  ASSERT_EQ(windows.questions(kPeer).size(), 1U) << "one is still there";
+  windows.granted(kPeer, Grant{kClosed, {}, kGroupClosed});
+  EXPECT_EQ(windows.of(kPeer).eager_sends, 0U);
+  EXPECT_TRUE(windows.questions(kPeer).empty());
 }
 
 }  // namespace
