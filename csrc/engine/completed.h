@@ -32,6 +32,20 @@ namespace pccl {
           static_cast<Quantisation>(ask.quantisation)};
 }
 
+/// The question whether a peer has issued this call under this key.
+[[nodiscard]] inline AskIssued ask_about(GroupId group, OpKey op, const OpDescriptor& called) {
+  AskIssued ask;
+  ask.group = group;
+  ask.op = op;
+  ask.kind = static_cast<std::uint32_t>(called.kind);
+  ask.reduce = static_cast<std::uint32_t>(called.reduce);
+  ask.dtype = static_cast<std::uint32_t>(called.dtype);
+  ask.root = called.root;
+  ask.count = called.count;
+  ask.quantisation = static_cast<std::uint32_t>(called.quantisation);
+  return ask;
+}
+
 /// The call in words: "broadcast(float32, 4 elements, root 2)".
 [[nodiscard]] std::string describe(const OpDescriptor& descriptor);
 /// The rank `them` calls an operation that the rank `me` has completed as another one.

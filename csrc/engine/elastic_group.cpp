@@ -172,17 +172,6 @@ Trips ElasticGroup::trips() const {
   return trips_along(ring_of(core_.preparing->epoch, group));
 }
 
-void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
-  if (const auto* pull = std::get_if<Pull>(&message)) {
-    exchange_.pulled_from(peer, *pull);
-  } else if (const auto* reply = std::get_if<PullReply>(&message)) {
-    exchange_.replied(peer, *reply);
-  } else {
-    if (const auto* told = std::get_if<TellIssued>(&message)) stall_.told(peer, *told);
-    Group::control(peer, message);
-  }
-}
-
 EpochId ElasticGroup::accepted_epoch() const {
   return core_.accepted ? core_.accepted->id : EpochId{};
 }

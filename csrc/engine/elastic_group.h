@@ -45,7 +45,6 @@ class ElasticGroup : public Group {
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
   void link_gone(PeerId peer) override;
-  void control(PeerId peer, const PeerToPeer& message) override;
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;
   void abort(const std::string& why) override;
@@ -74,6 +73,10 @@ class ElasticGroup : public Group {
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
 
  protected:
+  using Group::on;
+  void on(PeerId from, const TellIssued& m) override { stall_.told(from, m); }
+  void on(PeerId from, const Pull& m) override { exchange_.pulled_from(from, m); }
+  void on(PeerId from, const PullReply& m) override { exchange_.replied(from, m); }
   void end_waits(const Error& error) override;
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;

@@ -21,6 +21,12 @@ GroupId group_of(const PeerToPeer& message) {
   return std::visit([](const auto& m) { return m.group; }, message);
 }
 
+/// One comes each second for as long as a peer waits.
+bool is_sign_of_life(const PeerToPeer& message) {
+  const auto* ask = std::get_if<AskIssued>(&message);
+  return ask != nullptr && ask->op == kSignOfLife;
+}
+
 }  // namespace
 
 EngineCore::EngineCore(Network& network, const EngineOptions& options)
@@ -302,8 +308,8 @@ void EngineCore::tick() {
 
 void EngineCore::link_up(PeerId peer) {
   context_->note("link up", peer);
-  // Over the link before they may be lost.
-  send_questions(*links_, peer, context_->windows.questions(peer));
+  send_questions(*links_, peer,
+                 context_->windows.questions(peer));  // over the link before they may be lost
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 
@@ -323,46 +329,48 @@ bool EngineCore::is_at_door(PeerId peer) const {
 }
 
 void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload) {
-  auto message = decode_peer_to_peer(payload);
-  if (!message) {
+  auto decoded = decode_peer_to_peer(payload);
+  if (!decoded) {
     log_warning("peer " + context_->name(peer) +
-                " sent a message that is dropped: " + message.error().text);
+                " sent a message that is dropped: " + decoded.error().text);
     return;
   }
-  const GroupId id = group_of(message.value());
-  context_->note(name_of(message.value()), peer, id);
-  if (is_at_door(peer)) {
-    // A newcomer that is not in the newest proposal may not have heard so.
-    if (const auto* pull = std::get_if<Pull>(&message.value())) {
-      const Error error{ErrorCode::closed, "the newest proposal goes on without this newcomer"};
-      links_->send_control(peer, encode(PeerToPeer{PullReply{id, pull->request, error, 0}}));
-    }
-    return;
-  }
-  if (Group* group = find(id)) {
-    group->control(peer, message.value());
-    return;
-  }
-  if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
-    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
-    if (ask->op == kSignOfLife) return;  // one comes each second for as long as the peer waits
-    if (auto text = closed_.difference(peer, *ask)) {
-      const Error error{ErrorCode::mismatch, std::move(*text)};
-      links_->send_control(peer, encode(PeerToPeer{OpFailed{id, ask->op, error}}));
-    }
-  } else if (std::holds_alternative<Farewell>(message.value())) {
-    closed_.closed_by(peer, id);
-  }
-  if (const auto* grant = std::get_if<Grant>(&message.value())) {
-    context_->windows.granted(peer, *grant);
-  } else if (const auto* accept = std::get_if<Accept>(&message.value())) {
-    if (accept->complete) context_->windows.received(peer, id, accept->index);
-  }
-  if (ended_.contains(id)) return answer_ended(peer, message.value());
-  if (id == kElasticGroup) return;
+  PeerToPeer message = std::move(decoded).value();
+  const GroupId id = group_of(message);
+  context_->note(name_of(message), peer, id);
+  if (is_at_door(peer)) return answer_at_door(peer, message);
+  if (Group* group = find(id)) return group->control(peer, message);
+  std::visit([&](const auto& m) { on(peer, m); }, message);
+  if (ended_.contains(id)) return answer_ended(peer, message);
+  if (id == kElasticGroup || is_sign_of_life(message)) return;
   if (auto kept = context_->keep(peer, kKeptMessageBytes + payload.size())) {
-    strangers_[id].push_back(EarlyMessage{peer, std::move(message).value(), std::move(*kept)});
+    strangers_[id].push_back(EarlyMessage{peer, std::move(message), std::move(*kept)});
   }
+}
+
+/// A newcomer that is not in the newest proposal may not have heard so.
+void EngineCore::answer_at_door(PeerId peer, const PeerToPeer& message) {
+  const auto* pull = std::get_if<Pull>(&message);
+  if (pull == nullptr) return;
+  const Error error{ErrorCode::closed, "the newest proposal goes on without this newcomer"};
+  links_->send_control(peer, encode(PeerToPeer{PullReply{pull->group, pull->request, error, 0}}));
+}
+
+void EngineCore::on(PeerId from, const AskIssued& m) {
+  links_->send_control(from, encode(PeerToPeer{TellIssued{m.group, m.op, OpKey{}, 0}}));
+  if (m.op == kSignOfLife) return;
+  if (auto text = closed_.difference(from, m)) {
+    const Error error{ErrorCode::mismatch, std::move(*text)};
+    links_->send_control(from, encode(PeerToPeer{OpFailed{m.group, m.op, error}}));
+  }
+}
+
+void EngineCore::on(PeerId from, const Farewell& m) { closed_.closed_by(from, m.group); }
+
+void EngineCore::on(PeerId from, const Grant& m) { context_->windows.granted(from, m); }
+
+void EngineCore::on(PeerId from, const Accept& m) {
+  if (m.complete) context_->windows.received(from, m.group, m.index);
 }
 
 Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {

@@ -2,6 +2,7 @@
 // Everything here runs on the loop's thread; engine.cpp brings calls of other threads to it.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,6 +16,9 @@
 #include "engine/fixed_group.h"
 
 namespace pccl {
+
+template <typename T, typename... Those>
+concept OneOf = (std::same_as<T, Those> || ...);
 
 class EngineCore : public LinkEvents, public SegmentOwner {
  public:
@@ -76,6 +80,16 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   /// `why`: the failure of the group; none: it was closed in good order.
   void ended(GroupId id, Error why = {});
   [[nodiscard]] bool is_at_door(PeerId peer) const;
+  void answer_at_door(PeerId peer, const PeerToPeer& message);
+  // Messages for a group that is not here. They may be kept for it as well (control_arrived).
+  void on(PeerId from, const AskIssued& m);
+  void on(PeerId from, const Farewell& m);
+  void on(PeerId from, const Grant& m);
+  void on(PeerId from, const Accept& m);
+  template <OneOf<Connected, GroupFailed, OpFailed, Want, TellIssued, Announce, Withdraw, Flush,
+                  Flushed, Pull, PullReply>
+                Message>
+  void on(PeerId, const Message&) {}
   void answer_ended(PeerId peer, const PeerToPeer& message);
   void adopt(Group& group);
   void forget_strangers(PeerId peer);

@@ -74,7 +74,9 @@ void FixedGroup::connect() {
   }
 }
 
-void FixedGroup::link_up(PeerId peer) {
+void FixedGroup::link_up(PeerId peer) { no_longer_awaited(peer); }
+
+void FixedGroup::no_longer_awaited(PeerId peer) {
   awaited_.erase(peer);
   links_may_be_up();
 }
@@ -162,7 +164,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   gone_.emplace(peer, error);
   fail_short_of_data();
   run_->point_to_point.peer_gone(peer, error);
-  link_up(peer);  // nobody waits for the link to a rank that has left
+  no_longer_awaited(peer);
 }
 
 /// After a rank has left in good order, and its link is gone, only what still waits for its data
@@ -342,56 +344,65 @@ Error FixedGroup::lost(PeerId peer, const std::string& reason) const {
 
 void FixedGroup::fail(Error error) { fail_group(std::move(error), true); }
 
+// ---------------------------------------------------------------------------------------- messages
+
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
-  if (!member(peer)) return;
-  if (const auto* up = std::get_if<Connected>(&message)) {
-    if (failure_.failed()) {  // perhaps before the link was up
-      return context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, failure_}}));
+  if (member(peer)) Group::control(peer, message);
+}
+
+void FixedGroup::on(PeerId from, const Connected& m) {
+  if (failure_.failed()) {  // perhaps before the link was up
+    return context_.links.send_control(from, encode(PeerToPeer{GroupFailed{id_, failure_}}));
+  }
+  trips_.emplace(from, m.trips);
+  all_may_be_connected();
+}
+
+void FixedGroup::on(PeerId from, const Farewell& m) {
+  departed_[from] = m.finished;
+  silent_ms_.erase(from);
+  std::vector<OpKey> ended;
+  for (const auto& [key, pending] : ops_) {
+    if (!(key < m.finished)) {
+      ended.push_back(key);
+    } else if (pending.op->asked) {  // that was perhaps before the peer had called anything
+      ask_issued(pending, from);
     }
-    trips_.emplace(peer, up->trips);
-    all_may_be_connected();
-  } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
-    departed_[peer] = farewell->finished;
-    silent_ms_.erase(peer);
-    std::vector<OpKey> ended;
-    for (const auto& [key, pending] : ops_) {
-      if (!(key < farewell->finished)) {
-        ended.push_back(key);
-      } else if (pending.op->asked) {  // that was perhaps before the peer had called anything
-        ask_issued(pending, peer);
-      }
-    }
-    for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
-    fail_departed();
-    all_may_be_connected();
-  } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
-    if (failure_.failed() || departed_.contains(peer)) return;
-    if (connected_) tell_others(*failed);            // may not have a link to the sender
-    if (failed->error.code == ErrorCode::evicted) {  // its replica; perhaps not this one
-      return fail_group(lost(peer, failed->error.text), false);
-    }
-    fail_group({failed->error.code,
-                failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
-               false);
-  } else if (const auto* op = std::get_if<OpFailed>(&message)) {
-    if (op->op < next_key() && ops_.find(op->op) == nullptr) {
-      if (!op->late) fail_late(op->op, op->error);
-    } else {
-      fail_op(op->op, op->error, Tell::nobody);
-    }
-  } else if (const auto* told = std::get_if<TellIssued>(&message)) {
-    silent_ms_.erase(peer);
-    answered_.insert(peer);
-    const auto it = questions_.find(told->op);
-    if (it == questions_.end()) return;
-    it->second.unanswered.erase(peer);
-    if (!(told->op < told->issued)) it->second.missing.insert(peer);
-    if (it->second.unanswered.empty()) {
-      auto node = questions_.extract(it);
-      answer(node.key(), node.mapped());
-    }
+  }
+  for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
+  fail_departed();
+  all_may_be_connected();
+}
+
+void FixedGroup::on(PeerId from, const GroupFailed& m) {
+  if (failure_.failed() || departed_.contains(from)) return;
+  if (connected_) tell_others(m);            // may not have a link to the sender
+  if (m.error.code == ErrorCode::evicted) {  // its replica; perhaps not this one
+    return fail_group(lost(from, m.error.text), false);
+  }
+  fail_group(
+      {m.error.code, m.error.text + " (reported by " + describe_peer(from, *numbering_) + ")"},
+      false);
+}
+
+void FixedGroup::on(PeerId, const OpFailed& m) {
+  if (m.op < next_key() && ops_.find(m.op) == nullptr) {
+    if (!m.late) fail_late(m.op, m.error);
   } else {
-    Group::control(peer, message);
+    fail_op(m.op, m.error, Tell::nobody);
+  }
+}
+
+void FixedGroup::on(PeerId from, const TellIssued& m) {
+  silent_ms_.erase(from);
+  answered_.insert(from);
+  const auto it = questions_.find(m.op);
+  if (it == questions_.end()) return;
+  it->second.unanswered.erase(from);
+  if (!(m.op < m.issued)) it->second.missing.insert(from);
+  if (it->second.unanswered.empty()) {
+    auto node = questions_.extract(it);
+    answer(node.key(), node.mapped());
   }
 }
 
@@ -510,7 +521,9 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
     // run has asked.)
     const bool reads = of_run_ || trips_.contains(peer) || answered_.contains(peer);
     if (!connected_ || reads) silent_ms_.try_emplace(peer, 0);
-    AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0, 0};
+    AskIssued probe;
+    probe.group = id_;
+    probe.op = kSignOfLife;
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }
 }

@@ -57,6 +57,11 @@ class FixedGroup : public Group {
   [[nodiscard]] bool needs(PeerId peer) const override;
 
  protected:
+  void on(PeerId from, const Connected& m) override;
+  void on(PeerId from, const Farewell& m) override;
+  void on(PeerId from, const GroupFailed& m) override;
+  void on(PeerId from, const OpFailed& m) override;
+  void on(PeerId from, const TellIssued& m) override;
   void end_waits(const Error& error) override;
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
@@ -77,6 +82,8 @@ class FixedGroup : public Group {
   [[nodiscard]] std::optional<Trips> trips() const;
   /// All members but this one and those that have left.
   void tell_others(const PeerToPeer& message);
+  /// The link to the peer is up, or the peer has left.
+  void no_longer_awaited(PeerId peer);
   void links_may_be_up();
   void all_may_be_connected();
   void now_connected();

@@ -511,56 +511,73 @@ void Group::inputs_came(const InputGate& gate) {
   if (with_memory(key, [&] { it->second.op->inputs_came(); })) progress(key);
 }
 
+// ---------------------------------------------------------------------------------------- messages
+
 void Group::control(PeerId peer, const PeerToPeer& message) {
-  const auto with_run = [&](const auto& m, auto&& body) {
-    if (EpochRun* run = run_of(peer, m.epoch)) body(*run);
-  };
-  if (const auto* grant = std::get_if<Grant>(&message)) {
-    with_run(*grant, [&](EpochRun& run) { run.flow.granted(peer, grant->issued); });
-  } else if (const auto* want = std::get_if<Want>(&message)) {
-    with_run(*want, [&](EpochRun& run) {
-      run.flow.wanted(peer, want->op, &run == run_.get() ? next_key() : OpKey{});
-    });
-  } else if (const auto* announce = std::get_if<Announce>(&message)) {
-    with_run(*announce, [&](EpochRun& run) { run.point_to_point.announced(peer, *announce); });
-  } else if (const auto* accept = std::get_if<Accept>(&message)) {
-    with_run(*accept, [&](EpochRun& run) { run.point_to_point.accepted(peer, *accept); });
-  } else if (const auto* withdraw = std::get_if<Withdraw>(&message)) {
-    with_run(*withdraw, [&](EpochRun& run) { run.point_to_point.withdrawn(peer, *withdraw); });
-  } else if (const auto* flush = std::get_if<Flush>(&message)) {
-    with_run(*flush, [&](EpochRun& run) { run.point_to_point.flush_asked(peer, *flush); });
-  } else if (const auto* flushed = std::get_if<Flushed>(&message)) {
-    with_run(*flushed, [&](EpochRun& run) { this->flushed(run, peer, *flushed); });
-  } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
-    Pending* pending = ops_.find(ask->op);
-    const bool runs = pending != nullptr && pending->op->running();
-    TellIssued told{id_, ask->op, next_key(), 0};
-    if (pending == nullptr) {
-      told.waits_at = ask->op < told.issued ? TellIssued::kNoStep : 0;
-    } else if (runs && !pending->op->waits_for_inputs()) {
-      told.waits_at = pending->op->waits_at();
-    } else if (elastic_) {
-      told.issued = ask->op;  // for its own device, or for memory: as late as one not called yet
-    }
-    context_.links.send_control(peer, encode(PeerToPeer{told}));
-    // Ranks that call different operations may all wait for a first segment, or be done where
-    // others wait: this is how they find out.
-    const OpDescriptor theirs = descriptor_of(*ask);
-    if (pending == nullptr) {
-      ended_already(ask->op, peer, theirs, /*sends=*/false);
-    } else if (runs) {
-      static_cast<void>(fits(*pending, peer, theirs));
-    }
+  std::visit([&](const auto& m) { on(peer, m); }, message);
+}
+
+void Group::on(PeerId from, const Grant& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) run->flow.granted(from, m.issued);
+}
+
+void Group::on(PeerId from, const Want& m) {
+  EpochRun* run = run_of(from, m.epoch);
+  if (run != nullptr) run->flow.wanted(from, m.op, run == run_.get() ? next_key() : OpKey{});
+}
+
+void Group::on(PeerId from, const Announce& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) run->point_to_point.announced(from, m);
+}
+
+void Group::on(PeerId from, const Accept& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) run->point_to_point.accepted(from, m);
+}
+
+void Group::on(PeerId from, const Withdraw& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) run->point_to_point.withdrawn(from, m);
+}
+
+void Group::on(PeerId from, const Flush& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) run->point_to_point.flush_asked(from, m);
+}
+
+void Group::on(PeerId from, const Flushed& m) {
+  if (EpochRun* run = run_of(from, m.epoch)) flushed(*run, from, m);
+}
+
+/// Ranks that call different operations may all wait for a first segment, or be done where others
+/// wait: this is how they find out.
+void Group::on(PeerId from, const AskIssued& m) {
+  Pending* pending = ops_.find(m.op);
+  const bool runs = pending != nullptr && pending->op->running();
+  context_.links.send_control(from, encode(PeerToPeer{tell_issued(m.op, pending)}));
+  if (pending == nullptr) {
+    ended_already(m.op, from, descriptor_of(m), /*sends=*/false);
+  } else if (runs) {
+    static_cast<void>(fits(*pending, from, descriptor_of(m)));
   }
 }
 
+/// What this rank has issued, and where it waits in `op`. `pending`: null if `op` is not in flight.
+TellIssued Group::tell_issued(OpKey op, const Pending* pending) const {
+  TellIssued told;
+  told.group = id_;
+  told.op = op;
+  told.issued = next_key();
+  if (pending == nullptr) {
+    told.waits_at = op < told.issued ? TellIssued::kNoStep : 0;
+  } else if (pending->op->running() && !pending->op->waits_for_inputs()) {
+    told.waits_at = pending->op->waits_at();
+  } else if (elastic_) {
+    told.issued = op;  // for its own device, or for memory: as late as one not called yet
+  }
+  return told;
+}
+
 void Group::ask_issued(const Pending& pending, PeerId peer) {
-  const OpDescriptor& d = pending.op->request().descriptor;
-  context_.links.send_control(
-      peer, encode(PeerToPeer{AskIssued{id_, pending.op->key(), static_cast<std::uint32_t>(d.kind),
-                                        static_cast<std::uint32_t>(d.reduce),
-                                        static_cast<std::uint32_t>(d.dtype), d.root, d.count,
-                                        static_cast<std::uint32_t>(d.quantisation)}}));
+  const OpDescriptor& called = pending.op->request().descriptor;
+  context_.links.send_control(peer, encode(PeerToPeer{ask_about(id_, pending.key(), called)}));
 }
 
 // ----------------------------------------------------------------------------------------- waiting

@@ -40,6 +40,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   /// The link to this peer is gone, whether or not the group needs the link: drops the segments and
   /// messages that have arrived in part.
   virtual void link_gone(PeerId peer);
+  /// A message for this group has come: `on` of its kind handles it.
   virtual void control(PeerId peer, const PeerToPeer& message);
   virtual void tick(std::uint64_t elapsed_ms);
   /// Leaves in good order. No operation of the group runs after this call.
@@ -86,6 +87,23 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void set_timeout(std::uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
 
  protected:
+  // Messages of a peer. One that belongs to the other kind of group is dropped.
+  virtual void on(PeerId /*from*/, const Connected&) {}
+  virtual void on(PeerId /*from*/, const Farewell&) {}
+  virtual void on(PeerId /*from*/, const GroupFailed&) {}
+  virtual void on(PeerId /*from*/, const OpFailed&) {}
+  virtual void on(PeerId /*from*/, const TellIssued&) {}
+  virtual void on(PeerId /*from*/, const Pull&) {}
+  virtual void on(PeerId /*from*/, const PullReply&) {}
+  void on(PeerId from, const Grant& m);
+  void on(PeerId from, const Want& m);
+  void on(PeerId from, const AskIssued& m);
+  void on(PeerId from, const Announce& m);
+  void on(PeerId from, const Accept& m);
+  void on(PeerId from, const Withdraw& m);
+  void on(PeerId from, const Flush& m);
+  void on(PeerId from, const Flushed& m);
+
   /// Completes the tickets of all calls that wait in this group.
   virtual void end_waits(const Error& error) = 0;
   virtual void op_complete(Pending& pending) = 0;
@@ -205,6 +223,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void progress(OpKey key);
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const OpDescriptor& theirs);
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
+  [[nodiscard]] TellIssued tell_issued(OpKey op, const Pending* pending) const;
 
   Completed completed_;
   std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch, for frames that come early

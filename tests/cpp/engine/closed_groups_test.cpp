@@ -20,16 +20,7 @@ ClosedGroup closed(std::uint64_t id) {
 }
 
 AskIssued ask(std::uint64_t group, std::uint64_t index, std::int32_t root) {
-  AskIssued ask;
-  ask.group = GroupId{group};
-  ask.op = OpKey{0, index};
-  const OpDescriptor gather = gather_to(root);
-  ask.kind = static_cast<std::uint32_t>(gather.kind);
-  ask.reduce = static_cast<std::uint32_t>(gather.reduce);
-  ask.dtype = static_cast<std::uint32_t>(gather.dtype);
-  ask.root = gather.root;
-  ask.count = gather.count;
-  return ask;
+  return ask_about(GroupId{group}, OpKey{0, index}, gather_to(root));
 }
 
 TEST(ClosedGroups, name_the_two_calls_where_they_differ) {
