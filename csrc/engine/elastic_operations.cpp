@@ -155,8 +155,8 @@ void ElasticGroup::op_timed_out(Pending& pending) {
   log_warning(waiting_text(pending) + "; its time-out of " +
               std::to_string(pending.op->request().timeout_ms) +
               " ms is over: the master evicts the members that have not called it");
-  pending.op->expired = false;
-  pending.op->waited_ms = 0;
+  pending.expired = false;
+  pending.waited_ms = 0;
   feed(peer::TimedOut{pending.op->key()});
 }
 

@@ -365,7 +365,7 @@ void FixedGroup::on(PeerId from, const Farewell& m) {
   for (const auto& [key, pending] : ops_) {
     if (!(key < m.finished)) {
       ended.push_back(key);
-    } else if (pending.op->asked) {  // that was perhaps before the peer had called anything
+    } else if (pending.asked) {  // that was perhaps before the peer had called anything
       ask_issued(pending, from);
     }
   }

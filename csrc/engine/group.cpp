@@ -585,40 +585,55 @@ void Group::ask_issued(const Pending& pending, PeerId peer) {
 void Group::tick(std::uint64_t elapsed_ms) {
   const bool held = holding();
   if (!held) run_->point_to_point.tick(elapsed_ms);
-  std::vector<OpKey> expired;
+  for (auto& [key, pending] : ops_) {
+    pending.waited_total_ms += elapsed_ms;
+    if (!held) pending.waited_ms += elapsed_ms;
+  }
+  ask_the_others();
+  say_what_waits();
+  if (!held) end_what_is_late();
+}
+
+/// Of operations that take a while: have the contributors called the same?
+void Group::ask_the_others() {
+  for (auto& [key, pending] : ops_) {
+    if (pending.asked || pending.waited_total_ms < kAskMs || !pending.op->running()) continue;
+    pending.asked = true;
+    for (const PeerId peer : pending.contributors) {
+      if (peer != context_.links.self()) ask_issued(pending, peer);
+    }
+  }
+}
+
+void Group::say_what_waits() {
   std::size_t said = 0;
   std::string last_unsaid;
   for (auto& [key, pending] : ops_) {
-    Operation& op = *pending.op;
-    op.waited_total_ms += elapsed_ms;
-    if (op.waited_total_ms >= kAskMs && !op.asked && op.running()) {
-      op.asked = true;
-      for (const PeerId peer : pending.contributors) {
-        if (peer != context_.links.self()) ask_issued(pending, peer);
-      }
+    if (pending.waited_total_ms < pending.say_waiting_ms) continue;
+    pending.say_waiting_ms *= 2;
+    if (++said <= kSaidAtOnceMax) {
+      log_info(name_ + ": " + waiting_text(pending));
+    } else {
+      last_unsaid = describe_op(pending);
     }
-    if (op.waited_total_ms >= op.say_waiting_ms) {
-      op.say_waiting_ms *= 2;
-      if (++said <= kSaidAtOnceMax) {
-        log_info(name_ + ": " + waiting_text(pending));
-      } else {
-        last_unsaid = describe_op(pending);
-      }
-      op.said_ms = op.waited_total_ms;
-      op.said_bytes = op.moved().done;
-    }
-    if (held) continue;
-    op.waited_ms += elapsed_ms;
-    if (op.request().timeout_ms > 0 && op.waited_ms >= op.request().timeout_ms && !op.expired) {
-      op.expired = true;
-      expired.push_back(key);
-    }
+    pending.said_ms = pending.waited_total_ms;
+    pending.said_bytes = pending.op->moved().done;
   }
   if (said > kSaidAtOnceMax) {
     log_info(name_ + ": more operations have been waiting for as long (" +
              std::to_string(said - kSaidAtOnceMax) + "), the newest of them " + last_unsaid);
   }
-  for (const OpKey key : expired) {
+}
+
+void Group::end_what_is_late() {
+  std::vector<OpKey> late;
+  for (auto& [key, pending] : ops_) {
+    const std::uint64_t timeout_ms = pending.op->request().timeout_ms;
+    if (pending.expired || timeout_ms == 0 || pending.waited_ms < timeout_ms) continue;
+    pending.expired = true;
+    late.push_back(key);
+  }
+  for (const OpKey key : late) {
     if (Pending* pending = ops_.find(key)) op_timed_out(*pending);
   }
 }

@@ -221,6 +221,9 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void answer_flushes();
   void flushed(EpochRun& run, PeerId from, const Flushed& answer);
   void progress(OpKey key);
+  void ask_the_others();
+  void say_what_waits();
+  void end_what_is_late();
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const OpDescriptor& theirs);
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
   [[nodiscard]] TellIssued tell_issued(OpKey op, const Pending* pending) const;

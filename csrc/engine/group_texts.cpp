@@ -24,7 +24,7 @@ std::string Group::report() const {
 
 std::string Group::waiting_text(const Pending& pending) const {
   const Operation& op = *pending.op;
-  const std::string for_so_long = std::to_string(op.waited_total_ms / 1000) + " s";
+  const std::string for_so_long = std::to_string(pending.waited_total_ms / 1000) + " s";
   std::string text = describe_op(pending) + " has been waiting for " + for_so_long + " ";
   if (ops_.is_deferred(op.key()))
     return text + "for an earlier call (a barrier waits for all, others for the same memory, for " +
@@ -35,8 +35,8 @@ std::string Group::waiting_text(const Pending& pending) const {
   if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
   const auto peers = op.waiting_for();
   const Operation::Progress moved = op.moved();
-  const std::uint64_t lately = moved.done - std::min(moved.done, op.said_bytes);
-  const std::uint64_t in_ms = std::max<std::uint64_t>(op.waited_total_ms - op.said_ms, 1);
+  const std::uint64_t lately = moved.done - std::min(moved.done, pending.said_bytes);
+  const std::uint64_t in_ms = std::max<std::uint64_t>(pending.waited_total_ms - pending.said_ms, 1);
   const std::string done =
       bytes_text(moved.done) + " of " + bytes_text(moved.of) + (moved.sent ? " sent" : " received");
   const std::string speed = ", " + bytes_text(lately * 1000 / in_ms) + "/s";
@@ -109,7 +109,7 @@ std::string Group::numbered(OpKey key) const {
 }
 
 std::string Group::describe_wait(const Pending& pending) const {
-  return describe_op(pending) + ", after " + seconds(pending.op->waited_total_ms);
+  return describe_op(pending) + ", after " + seconds(pending.waited_total_ms);
 }
 
 std::string Group::describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const {

@@ -125,16 +125,6 @@ class Operation {
   [[nodiscard]] std::uint64_t progress() const { return progress_; }
   [[nodiscard]] const std::vector<std::uint32_t>& contributors() const { return contributors_; }
 
-  // Kept for the owner.
-  std::uint64_t waited_ms = 0;  // of its time-out; stands still while the group holds
-  std::uint64_t waited_total_ms = 0;
-  bool asked = false;  // the contributors were asked whether they have called the same operation
-  std::uint64_t say_waiting_ms =
-      kSayWaitingMs;             // age at its next line in the log; doubled each time
-  std::uint64_t said_ms = 0;     // age at its last line in the log
-  std::uint64_t said_bytes = 0;  // bytes moved by then
-  bool expired = false;          // its time-out has been reported
-
  private:
   /// Data of another rank: in its area, or as it came.
   struct Borrowed {

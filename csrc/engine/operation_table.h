@@ -9,11 +9,12 @@
 #include <set>
 #include <vector>
 
+#include "base/limits.h"
 #include "engine/operation.h"
 
 namespace pccl {
 
-/// An operation and the numbering in which its caller issued it.
+/// An operation, the numbering in which its caller issued it, and what the group notes about it.
 struct Pending {
   std::unique_ptr<Operation> op;
   Numbering numbering;
@@ -23,6 +24,13 @@ struct Pending {
   bool gave_up = false;     // no memory for it here: it stands still until it fails at all members
   bool asked_back = false;  // complete here; the contributors were asked, because one has called
                             // another operation
+  std::uint64_t waited_ms = 0;  // of its time-out; stands still while the group holds
+  std::uint64_t waited_total_ms = 0;
+  bool expired = false;  // its time-out has been reported
+  bool asked = false;    // the contributors were asked whether they have called the same operation
+  std::uint64_t say_waiting_ms = kSayWaitingMs;  // age at its next line in the log; doubled then
+  std::uint64_t said_ms = 0;                     // age at its last line in the log
+  std::uint64_t said_bytes = 0;                  // bytes moved by then
   // The next two are used by barriers only.
   std::map<PeerId, std::uint64_t> sends_before;  // to each peer, in this epoch, called before it
   std::set<PeerId> unanswered;  // peers that were asked (Flush) whether those sends have arrived
