@@ -1,7 +1,8 @@
 // The elastic group of a process: its members change from epoch to epoch, as the master decides.
 // The peer's core (membership/peer.h) takes all decisions of this side: ElasticGroup feeds events
 // to the core and carries out the core's actions, in order, over links, operations and the
-// connection to the master. Engine's thread only; other threads may read `renumber_pending`.
+// connection to the master. Engine's thread only; other threads may read what
+// `renumber_pending` returns.
 #pragma once
 
 #include <atomic>
@@ -71,6 +72,11 @@ class ElasticGroup : public Group {
             std::shared_ptr<Ticket> ticket);
   void cancel_pull(const Ticket& ticket);
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
+  /// Set while rank and size may change when a caller returns from its operation (peer::Returned).
+  /// Other threads read it; it outlives the group.
+  [[nodiscard]] std::shared_ptr<const std::atomic<bool>> renumber_pending() const {
+    return renumber_pending_;
+  }
 
  protected:
   using Group::on;
@@ -96,6 +102,15 @@ class ElasticGroup : public Group {
   }
 
  private:
+  /// A mismatch in an operation that this rank had completed.
+  struct Late {
+    OpKey op;
+    std::string text;
+  };
+  struct Return {
+    peer::Returned over;
+    std::shared_ptr<Ticket> ticket;
+  };
   void feed(const peer::Event& event);
   void act(const peer::Action& action);
   void on(const peer::ToMaster& a);
@@ -137,6 +152,7 @@ class ElasticGroup : public Group {
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
+  void fail_late();
   void settle_returns();
   void update_renumber();
   void watch_stall(std::uint64_t elapsed_ms);
@@ -155,12 +171,6 @@ class ElasticGroup : public Group {
   bool admitted_ = false;
   RunEnd end_;
   bool said_left_ = false;  // the program has heard at a boundary that it has left
-  struct Late {
-    OpKey op;
-    std::string text;
-  };
-  void fail_late();
-
   // A mismatch in a completed operation, for which no call has failed yet.
   std::optional<Late> late_;
   std::optional<Welcome> welcome_;
@@ -172,16 +182,8 @@ class ElasticGroup : public Group {
   BoundaryStay stay_;
   Contributors contributors_;
   Door door_;
-  struct Return {
-    peer::Returned over;
-    std::shared_ptr<Ticket> ticket;
-  };
   std::vector<Return> returns_;  // that wait for the outcomes of earlier calls
-
- public:
-  /// Set while rank and size may change when a caller returns from its operation (peer::Returned).
-  /// Read by other threads.
-  std::shared_ptr<std::atomic<bool>> renumber_pending = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> renumber_pending_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace pccl

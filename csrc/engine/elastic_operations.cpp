@@ -240,7 +240,7 @@ void ElasticGroup::update_renumber() {
   bool differs = members().size() != numbering_->size();
   for (std::size_t i = 0; !differs && i < members().size(); ++i)
     differs = members()[i] != (*numbering_)[i];
-  renumber_pending->store(differs && !core_.has_boundaries);
+  renumber_pending_->store(differs && !core_.has_boundaries);
 }
 
 }  // namespace pccl

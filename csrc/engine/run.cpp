@@ -23,7 +23,7 @@ class ThreadedRun : public Run {
       });
       if (ElasticGroup* group = core_.elastic()) {
         const std::lock_guard lock(mutex_);
-        renumber_pending_ = group->renumber_pending;
+        renumber_pending_ = group->renumber_pending();
       }
     });
   }
@@ -46,7 +46,7 @@ class ThreadedRun : public Run {
   }
 
   std::shared_ptr<Ticket> returned(const Ticket& operation) override {
-    std::shared_ptr<std::atomic<bool>> pending;
+    std::shared_ptr<const std::atomic<bool>> pending;
     {
       const std::lock_guard lock(mutex_);
       pending = renumber_pending_;
@@ -149,8 +149,9 @@ class ThreadedRun : public Run {
   Calls& calls_;
   EngineCore& core_;
   std::function<void(const GroupEvent&)> event_sink_;  // of the thread that drives
-  std::mutex mutex_;  // of what other threads read too; never held while the engine runs
-  std::shared_ptr<std::atomic<bool>> renumber_pending_;
+  /// Of the next two, which other threads read too; held for a copy of a pointer.
+  std::mutex mutex_;
+  std::shared_ptr<const std::atomic<bool>> renumber_pending_;
   std::shared_ptr<BoundaryTalk> talk_;
 };
 

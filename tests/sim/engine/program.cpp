@@ -111,7 +111,7 @@ Task Member::wait(const std::shared_ptr<Call>& call) {
   co_await done(call->ticket);
   ElasticGroup* group = core_->elastic();
   const OpKey op = call->ticket->op;
-  if (group == nullptr || op == kNoOp || !group->renumber_pending->load()) co_return;
+  if (group == nullptr || op == kNoOp || !group->renumber_pending()->load()) co_return;
   const auto renumbered = std::make_shared<Ticket>();
   group->returned({op, call->ticket->epoch}, renumbered);
   co_await done(renumbered);
