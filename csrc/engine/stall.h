@@ -12,14 +12,12 @@
 // (membership/lateness.cpp). What a member says longer than that is not believed.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/limits.h"
 #include "engine/operation_table.h"
 #include "wire/messages.h"
 
@@ -68,90 +66,27 @@ class Stall {
   };
   /// Looks at one operation. `others`: its contributors without this peer.
   Verdict look(const Seen& seen, const std::vector<PeerId>& others, std::uint64_t elapsed_ms,
-               std::uint64_t limit_ms) {
-    elapsed_ms = std::min(elapsed_ms, kLateTickMs);
-    limit_ms_ = limit_ms;
-    const bool moves =
-        seen.epoch != seen_.epoch || seen.op != seen_.op || seen.progress != seen_.progress;
-    watched_ms_ = moves ? 0 : watched_ms_ + elapsed_ms;
-    const bool anything_moves = moves || (seen.elsewhere != seen_.elsewhere && !doubts());
-    seen_ = seen;
-    if (anything_moves) {
-      answers_.clear();
-      stalled_ms_ = asked_ms_ = 0;
-      return Verdict::moves;
-    }
-    bool all_issued = true;
-    bool silence = false;
-    for (const PeerId peer : others) {
-      Answer& answer = answers_[peer];
-      answer.age_ms += elapsed_ms;
-      all_issued = all_issued && (answer.issued || doubts());
-      silence = silence || answer.age_ms >= limit_ms;
-    }
-    stalled_ms_ = all_issued ? stalled_ms_ + elapsed_ms : 0;
-    asked_ms_ += elapsed_ms;
-    if (stalled_ms_ >= limit_ms || silence) return Verdict::stalled;
-    if (asked_ms_ < std::min(kAskMs, limit_ms / kAsks)) return Verdict::moves;
-    asked_ms_ = 0;
-    return Verdict::ask;
-  }
-  void told(PeerId peer, const TellIssued& said) {
-    if (said.op != seen_.op) return;
-    const bool past = said.op.step < said.issued.step && said.waits_at == TellIssued::kNoStep;
-    answers_[peer] = {0, true, said.op < said.issued, said.waits_at, past};
-  }
+               std::uint64_t limit_ms);
+  void told(PeerId peer, const TellIssued& said);
   /// Has this peer said that it has not issued `op` yet?
-  [[nodiscard]] bool late(OpKey op, PeerId peer) const {
-    const auto found = answers_.find(peer);
-    return op == seen_.op && found != answers_.end() && found->second.said && !found->second.issued;
-  }
+  [[nodiscard]] bool late(OpKey op, PeerId peer) const;
   /// Has it said that it is in a later step, and does not have `op` under way?
-  [[nodiscard]] bool past(OpKey op, PeerId peer) const {
-    const auto found = answers_.find(peer);
-    return op == seen_.op && found != answers_.end() && found->second.past;
-  }
+  [[nodiscard]] bool past(OpKey op, PeerId peer) const;
   /// Is this peer at fault, of which data is missing at `turn`? Yes if it is silent, or does not
   /// wait at an earlier turn itself.
-  [[nodiscard]] bool owes(PeerId peer, std::uint32_t turn) const {
-    const auto found = answers_.find(peer);
-    if (found == answers_.end()) return false;
-    const Answer& answer = found->second;
-    if (answer.age_ms >= limit_ms_) return true;
-    if (stalled_ms_ < limit_ms_) return false;
-    if (answer.waits_at >= turn) return true;
-    // If the peer waited at an earlier turn, a member would have been found at fault long ago. The
-    // peer is believed only where another member, which may be the one that lies, or this process
-    // waits at an earlier turn as well: the peer may wait for that one.
-    if (!doubts() || seen_.waits_at < turn) return false;
-    return std::all_of(answers_.begin(), answers_.end(), [&](const auto& other) {
-      return other.first == peer || other.second.waits_at >= turn;
-    });
-  }
+  [[nodiscard]] bool owes(PeerId peer, std::uint32_t turn) const;
   /// Notes that this peer is at fault. True: for the first time since an operation succeeded.
   [[nodiscard]] bool first_time(PeerId peer) { return found_.insert(peer).second; }
   /// The caller has acted on a result: the time begins anew.
-  void acted() {
-    stalled_ms_ = 0;
-    for (auto& [peer, answer] : answers_) answer.age_ms = 0;
-  }
+  void acted();
   /// An operation has succeeded.
   void forget() { found_.clear(); }
 
  private:
   [[nodiscard]] static bool is_held_back(const Pending& pending);
 
-  static constexpr std::uint64_t kLateMaxMs = 1'860'000;  // the master's 30 minutes, and one more
   /// Have the others said for too long why nothing moves?
-  [[nodiscard]] bool doubts() const {
-    const std::uint64_t more_ms = seen_.of_two ? limit_ms_ : kLateMaxMs;
-    return seen_.timeout_ms > 0 && watched_ms_ >= seen_.timeout_ms + more_ms;
-  }
-
-  // After a longer tick this process itself was stopped: frames that came meanwhile are not read
-  // yet.
-  static constexpr std::uint64_t kLateTickMs = 500;
-  static constexpr std::uint64_t kAsks = 4;  // within the limit, however short it is
+  [[nodiscard]] bool doubts() const;
 
   struct Answer {
     std::uint64_t age_ms = 0;  // since it came, or since nothing moves
