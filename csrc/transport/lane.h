@@ -1,7 +1,7 @@
 // The interface between a link and the lanes that carry its frames: a lane moves frames to one peer
-// and back. A link uses lanes by this interface alone. So a lane that is no byte stream (memory
-// that two processes share) would be a file beside stream_lane.h, and another byte stream (TLS) a
-// file below it.
+// and back. A link uses lanes by this interface alone. The lane of this project is StreamLane
+// (stream_lane.h), over whatever Stream (stream.h) carries its bytes: TCP, TLS, a unix socket,
+// memory that two processes share.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,15 @@ struct Outgoing {
   std::vector<std::byte> owned;
   MemoryToken token = 0;
   std::uint64_t cookie = 0;
-  /// The owner of the links hears when it is sent (a segment). A frame of borrowed memory that
-  /// tells nobody is a slice of one: it is sent whatever becomes of the memory.
+  /// A whole segment, of borrowed memory: the owner of the links hears when it is sent, and a
+  /// `cancel` of its token drops it if it has not begun. False of a slice, of a message and of
+  /// payload that is copied: a `cancel` copies what a slice borrows, and the slice is sent.
   bool tells = false;
-  /// Of a slice. One that is sent `again` has been taken by the kernel before, for a connection
-  /// that was lost or is stuck. Another lane sends what a `spare` one holds, too.
-  enum class Turn : std::uint8_t { first, again, spare };
-  Turn turn = Turn::first;
+  /// Of a slice: is it the first one that a lane sends? `again`: a copy of one that the kernel has
+  /// taken before, for a connection that was lost or is stuck. `spare`: has begun on this lane, and
+  /// another lane sends a copy, too.
+  enum class Copy : std::uint8_t { first, again, spare };
+  Copy copy = Copy::first;
 
   // Set by the lane, once it has taken the frame.
   bool encoded = false;

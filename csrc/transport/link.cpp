@@ -353,7 +353,8 @@ void Link::cancel(MemoryToken token) {
 void Link::close() {
   state = State::closing;
   widening.reset();
-  retry.reset();
+  redial.reset();
+  relane.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->close();
 }
@@ -362,7 +363,8 @@ void Link::end() {
   widening.reset();
   dial.reset();
   deadline.reset();
-  retry.reset();
+  redial.reset();
+  relane.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->end();
   bulk_.clear();
@@ -422,7 +424,7 @@ void Link::lane_sent(const Outgoing& frame) {
     log_debug("the link to peer " + name_of(handle) + " goes through " +
               std::string(lanes_.front().lane->carrier()));
   }
-  if (frame.turn == Outgoing::Turn::first) queued_bytes_ -= frame.payload_bytes();
+  if (frame.copy == Outgoing::Copy::first) queued_bytes_ -= frame.payload_bytes();
   bytes_sent_ += frame.data_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;

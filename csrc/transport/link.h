@@ -121,7 +121,8 @@ class Link : public LaneOwner {
   std::list<std::unique_ptr<LaneJoin>> joining;
   std::unique_ptr<Widening> widening;  // while the link is up
   std::unique_ptr<Timer> deadline;
-  std::unique_ptr<Timer> retry;
+  std::unique_ptr<Timer> redial;  // of the link that is being opened
+  std::unique_ptr<Timer> relane;  // dials lost lanes anew
   std::uint64_t deadline_at_ms = 0;
   std::uint64_t deadline_after_ms = 0;
   bool overdue = false;  // the deadline is over, and waits for the answer to a proof that was sent
@@ -130,7 +131,7 @@ class Link : public LaneOwner {
   std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long
   std::uint64_t proven_at_ms = 0;
   std::string last_failure;
-  std::uint64_t lacks_until_ms = 0;  // bulk lanes were lost, and `retry` sees to them then; 0: none
+  std::uint64_t lacks_until_ms = 0;  // `relane` sees to lost bulk lanes then; 0: none were lost
   std::uint64_t lanes_lost_told = 0;
 
  private:

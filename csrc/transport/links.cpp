@@ -243,7 +243,7 @@ bool TcpLinks::path_is_small(PeerId peer) {
 
 void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
   link.dial.reset();
-  link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
+  link.redial = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
 }
 
 /// A peer with a larger id dials this one. This peer takes that link unless its own dial has made
@@ -376,7 +376,7 @@ void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> f
   note_packets(link, *first);
   link.proven_at_ms = loop_.now_ms();
   link.dial.reset();
-  link.retry.reset();
+  link.redial.reset();
   link.deadline.reset();
   link.attach(lane_of(link, Lane::Kind::small, std::move(first)));
   reports_.add(report(LinkReport::What::up, link));
@@ -428,7 +428,7 @@ void TcpLinks::dial_lacking(Link& link, std::uint64_t delay_ms) {
   // Lanes that go on being lost put nothing off.
   if (link.lacks_until_ms != 0 && link.lacks_until_ms <= until_ms) return;
   link.lacks_until_ms = until_ms;
-  link.retry = loop_.timer(delay_ms, 0, [this, &link] {
+  link.relane = loop_.timer(delay_ms, 0, [this, &link] {
     link.lacks_until_ms = 0;
     if (link.lanes_lost() > std::exchange(link.lanes_lost_told, link.lanes_lost())) {
       log_info("the link to peer " + name_of(link.handle) + " has lost " +

@@ -69,7 +69,7 @@ void SlicesOut::put_back(std::vector<Outgoing> slices) {
 }
 
 std::optional<Outgoing> SlicesOut::sent(const Outgoing& slice) {
-  if (slice.turn != Outgoing::Turn::first) return std::nullopt;
+  if (slice.copy != Outgoing::Copy::first) return std::nullopt;
   const auto found = open_.find(slice.frame.segment.slice.number);
   PCCL_ASSERT(found != open_.end(), slice.frame.segment.slice.number);
   Open& of = found->second;

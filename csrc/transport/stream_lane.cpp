@@ -39,7 +39,7 @@ bool is_loose(const Outgoing& frame) {
 
 /// Is this a slice that no other lane sends?
 bool is_own_slice(const Outgoing& frame) {
-  return frame.frame.type == FrameType::slice && frame.turn != Outgoing::Turn::spare;
+  return frame.frame.type == FrameType::slice && frame.copy != Outgoing::Copy::spare;
 }
 
 std::size_t left_of(const Outgoing& frame) {
@@ -372,9 +372,9 @@ void StreamLane::taken(std::size_t bytes) {
     frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
     // The payload is copied before the owner hears that it is not needed any more.
     const bool slice = frame.frame.type == FrameType::slice && kind_ == Kind::bulk && !local();
-    if (slice && frame.turn != Outgoing::Turn::spare) {
+    if (slice && frame.copy != Outgoing::Copy::spare) {
       keep(frame, written_ - bytes);
-    } else if (has_segment(frame.frame.type) && frame.turn != Outgoing::Turn::spare) {
+    } else if (has_segment(frame.frame.type) && frame.copy != Outgoing::Copy::spare) {
       bare_until_ = written_ - bytes;
     }
     sent_.push_back(std::move(frame));
@@ -393,7 +393,7 @@ void StreamLane::keep(const Outgoing& slice, std::uint64_t end) {
   try {
     Outgoing copy = slice;
     own_payload(copy);
-    copy.turn = Outgoing::Turn::again;
+    copy.copy = Outgoing::Copy::again;
     kept_.push_back({end, std::move(copy)});
     kept_bytes_ += slice.payload_bytes();
   } catch (const std::bad_alloc&) {
@@ -425,7 +425,7 @@ std::vector<Outgoing> StreamLane::share() {
       begun = queue_.front();
       own_payload(*begun);
       own_payload(queue_.front());
-      queue_.front().turn = Outgoing::Turn::spare;
+      queue_.front().copy = Outgoing::Copy::spare;
     }
   } catch (const std::bad_alloc&) {
     return {};

@@ -265,7 +265,7 @@ TEST(Slices, that_a_lane_gives_back_are_taken_first_and_told_once) {
   for (std::size_t i = 1; i < 5; ++i) {
     if (i < 3) {  // the kernel had these, and their copies are what is left
       own_payload(taken[i]);
-      taken[i].turn = Outgoing::Turn::again;
+      taken[i].copy = Outgoing::Copy::again;
     }
     back.push_back(std::move(taken[i]));
   }
