@@ -41,9 +41,6 @@ BufferPool::~BufferPool() {
 
 PoolBuffer BufferPool::take(std::size_t bytes) {
   const std::size_t capacity = std::bit_ceil(bytes < kBytesMin ? kBytesMin : bytes);
-  if (used_bytes_ > used_bytes_max_ || capacity > used_bytes_max_ - used_bytes_) {
-    throw std::bad_alloc();
-  }
   auto& list = free_[class_of(capacity)];
   std::byte* data = nullptr;
   if (list.empty()) {

@@ -45,8 +45,6 @@ class BufferPool {
 
   /// Throws std::bad_alloc.
   [[nodiscard]] PoolBuffer take(std::size_t bytes);
-  /// Sets a limit for the bytes in use; beyond it allocation fails. At first there is none.
-  void set_limit(std::size_t used_bytes_max) { used_bytes_max_ = used_bytes_max; }
   [[nodiscard]] std::size_t used_bytes() const { return used_bytes_; }
 
  private:
@@ -57,7 +55,6 @@ class BufferPool {
   std::size_t kept_bytes_max_;
   std::size_t kept_bytes_ = 0;
   std::size_t used_bytes_ = 0;
-  std::size_t used_bytes_max_ = SIZE_MAX;
   std::vector<std::byte*> free_[kClasses];
 };
 

@@ -38,7 +38,6 @@ class Unapplied {
     if (at->second == 0) bytes_.erase(at);
   }
   [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  [[nodiscard]] std::size_t of_all() const { return of_all_; }
 
  private:
   std::map<PeerId, std::size_t> bytes_;  // of the peers with a message

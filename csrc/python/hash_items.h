@@ -10,7 +10,7 @@
 
 namespace pccl {
 
-/// hash_item of each item. The memory must not be written meanwhile.
+/// The digest of each item, over those of its chunks. The memory must not be written meanwhile.
 [[nodiscard]] std::vector<Digest> hash_items(std::span<const std::span<const std::byte>> items);
 
 }  // namespace pccl

@@ -41,8 +41,4 @@ std::vector<Digest> chunk_digests(std::span<const std::byte> bytes, std::size_t 
 
 Digest combine(std::span<const Digest> chunks) { return sha256(std::as_bytes(chunks)); }
 
-Digest hash_item(std::span<const std::byte> bytes) {
-  return combine(chunk_digests(bytes, 0, chunk_count(bytes.size())));
-}
-
 }  // namespace pccl

@@ -27,7 +27,4 @@ inline constexpr std::size_t kStateChunkBytes = 4U << 20;
 /// The digest of an item from the digests of all its chunks, in order.
 [[nodiscard]] Digest combine(std::span<const Digest> chunks);
 
-/// combine(chunk_digests(all)).
-[[nodiscard]] Digest hash_item(std::span<const std::byte> bytes);
-
 }  // namespace pccl

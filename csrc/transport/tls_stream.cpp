@@ -526,15 +526,6 @@ void TlsStream::read_ahead() {
   SSL_free_buffers(state_->ssl);  // that of the handshake
 }
 
-Secret TlsStream::exported(std::string_view label) const {
-  PCCL_ASSERT(state_->established);
-  std::array<std::uint8_t, Secret::kBytes> bytes{};
-  const int result = SSL_export_keying_material(state_->ssl, bytes.data(), bytes.size(),
-                                                label.data(), label.size(), nullptr, 0, 0);
-  PCCL_ASSERT(result == 1);
-  return Secret(bytes);
-}
-
 Stream::Moved TlsStream::read(std::span<const iovec> parts) {
   Moved moved = state_->read(parts);
   state_->tell_later();

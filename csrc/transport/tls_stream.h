@@ -1,7 +1,8 @@
 // TLS 1.3 over another stream, with a key that both ends hold before (an external PSK, RFC 8446
 // section 4.2.11) and a fresh X25519 exchange: both ends are proven, nobody else reads or changes a
 // byte, and a key that is stolen later opens nothing that was sent before. No certificates, no
-// tickets, no early data. OpenSSL appears in tls_stream.cpp only.
+// tickets, no early data. Of transport, OpenSSL appears in
+// tls_stream.cpp only.
 #pragma once
 
 #include <memory>
@@ -51,9 +52,6 @@ class TlsStream final : public Stream {
   [[nodiscard]] static std::unique_ptr<Stream> unwrap(std::unique_ptr<TlsStream> stream);
   /// From now on reads many records in one call on the stream below.
   void read_ahead();
-  /// A secret that only the two ends of this connection know (RFC 8446, section 7.5); call it when
-  /// the handshake has ended.
-  [[nodiscard]] Secret exported(std::string_view label) const;
 
   using Stream::read;
   using Stream::write;

@@ -3,6 +3,7 @@
 // reason.
 #include "engines.h"
 #include "fake_links.h"
+#include "pool_memory.h"
 
 namespace pccl::testing {
 namespace {
@@ -238,7 +239,7 @@ TEST_F(Lies, more_of_an_operation_than_there_is_of_it_is_not_kept_while_it_waits
 TEST_F(Lies, without_memory_an_operation_fails_and_the_engine_goes_on) {
   b.group->number({kLiar, kReceiver});
   b.group->start(EpochId::make(1, 2), {kLiar, kReceiver});
-  b.pool.set_limit(b.pool.used_bytes() + (2U << 20));
+  const PoolMemoryLimit limit(2U << 20);
   std::vector<float>& values = memory(8U << 20);
   const std::vector<float> before = values;
   const auto ticket = b.post(all_reduce(values));

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "hash_item.h"
 
 namespace pccl::test {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "hash_item.h"
 
 namespace pccl::test {
 namespace {

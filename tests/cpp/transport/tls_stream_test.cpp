@@ -414,22 +414,6 @@ TEST(TlsStream, without_memory_for_what_it_sends_it_fails_and_says_so_and_blames
   EXPECT_FALSE(a.stream->refused());
 }
 
-TEST(TlsStream, both_ends_export_one_secret_of_each_connection) {
-  Loop loop;
-  const Secret key = random_secret();
-  std::vector<Secret> exported;
-  for (int connection = 0; connection < 2; ++connection) {
-    auto [near, far] = socket_pair(loop);
-    const auto a = TlsStream::dial(loop, std::move(near), kIdentity, key);
-    const auto b = TlsStream::accept(loop, std::move(far), knows(key));
-    ASSERT_TRUE(test::poll_until(loop, [&] { return a->established() && b->established(); }));
-    EXPECT_TRUE(a->exported("pccl test").same_as(b->exported("pccl test")));
-    EXPECT_FALSE(a->exported("pccl test").same_as(a->exported("pccl other")));
-    exported.push_back(a->exported("pccl test"));
-  }
-  EXPECT_FALSE(exported[0].same_as(exported[1]));
-}
-
 TEST(TlsStream, an_end_may_be_destroyed_when_it_is_told_that_it_is_ready) {
   Loop loop;
   const Secret key = random_secret();
