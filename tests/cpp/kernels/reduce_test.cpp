@@ -368,8 +368,14 @@ TEST(Reduce, ComplexNumbersAreAddedAndMultiplied) {
 }
 
 TEST(Reduce, NothingIsTouchedWhereThereIsNothing) {
+  const std::vector<std::uint8_t> before(64, 0xA5);
   for (const DType dtype : {DType::u8, DType::f16, DType::f32, DType::c128}) {
-    reduce_into(nullptr, nullptr, nullptr, 0, dtype, ReduceOp::sum);
+    std::vector<std::uint8_t> to = before;
+    std::vector<std::uint8_t> from(64, 0x11);
+    reduce_into(to.data(), from.data(), from.data(), 0, dtype, ReduceOp::sum);
+    finish_average(to.data(), 0, dtype, 3);
+    EXPECT_EQ(to, before) << dtype_name(dtype);
+    reduce_into(nullptr, nullptr, nullptr, 0, dtype, ReduceOp::sum);  // nor is it read
     finish_average(nullptr, 0, dtype, 3);
   }
 }
