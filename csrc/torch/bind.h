@@ -1,5 +1,5 @@
-// Shared by bind.cpp, bind_run.cpp and bind_state.cpp: conversions from Python, questions to the
-// engine, and the parts of the module.
+// Shared by bind.cpp, bind_groups.cpp, bind_run.cpp and bind_state.cpp: conversions from Python,
+// questions to the engine, and the parts of the module.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -60,6 +60,8 @@ auto answer_of(const Question& question) {
   return std::move(answer).value();
 }
 
+/// Groups: how they are made, their types, and how calls are quantised.
+void bind_groups(pybind11::module_& m);
 /// What belongs to the process's run.
 void bind_run(pybind11::module_& m);
 /// `sha256`, `StateFetch`, `Turn` and `or_back`.
