@@ -487,52 +487,47 @@ def shared_register(run: argparse.Namespace, access: Access | None) -> EtcdRegis
     return EtcdRegister(state_of(run), lease_s=run.lease, name=f"{host}:{port}", access=access)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `pccl-master` with these arguments (None: the process's); returns its exit status."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.json and arguments.status is None:
-        parser.error("argument --json: only with --status")
-    if arguments.status is not None:
-        from . import _status
+def ask_status(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """`--status`: asks a master who is in its run, and prints that; returns the exit status."""
+    from . import _status
 
-        url = arguments.status or os.environ.get("PCCL_MASTER") or _DEFAULT_URL
-        name = "URL" if arguments.status else "PCCL_MASTER"
-        try:
-            with token() as line:
-                file = arguments.token_file or os.environ.get("PCCL_TOKEN_FILE", "")
-                return _status.main(
-                    url, name=name, as_json=arguments.json, token_file=file, token=line
-                )
-        except ValueError as error:
-            parser.error(f"argument --status: {error}")
+    url = arguments.status or os.environ.get("PCCL_MASTER") or _DEFAULT_URL
+    name = "URL" if arguments.status else "PCCL_MASTER"
     try:
-        if arguments.new_token or arguments.show_token:
-            return _tokens.command(arguments)
+        with token() as line:
+            file = arguments.token_file or os.environ.get("PCCL_TOKEN_FILE", "")
+            return _status.main(url, name=name, as_json=arguments.json, token_file=file, token=line)
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(f"argument --status: {error}")
+
+
+def served_runs(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> list[tuple[dict[str, Any], EtcdRegister | None]]:
+    """The options of each run to serve, and the register of several masters if it has one."""
     if arguments.state == "":
         parser.error("argument --state: an empty name; 'none' keeps the state in memory")
     try:
         runs = runs_of(arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
         access = _etcd_access.of_arguments(arguments)
     except ValueError as error:
         parser.error(str(error))
     try:
-        served = [(run_options(run), shared_register(run, access)) for run in runs]
+        return [(run_options(run), shared_register(run, access)) for run in runs]
     except ValueError as error:
         parser.error(f"argument --state: {error}")
     except RuntimeError as error:  # no home directory
         parser.error(
             f"no place for the state file ({error}); name one with --state, or --state none"
         )
+
+
+def serve(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Serves the runs until a signal comes; returns the exit status."""
+    served = served_runs(parser, arguments)
+    shared = any(register is not None for _, register in served)
     try:
-        arguments.token_file = _tokens.file_to_serve(
-            arguments, shared=any(register is not None for _, register in served)
-        )
+        arguments.token_file = _tokens.file_to_serve(arguments, shared=shared)
     except (ValueError, RuntimeError) as error:
         parser.error(f"argument --token-file: {error}")
     except OSError as error:
@@ -550,12 +545,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(served) > 1:  # the threads of libuv: a register that does not answer takes one
         os.environ.setdefault("UV_THREADPOOL_SIZE", str(4 + len(served)))
     status = _core.run_master(master_options(arguments), served)
-    if any(register is not None for _, register in served):
+    if shared:
         # A thread may still wait for an etcd that does not answer: nothing here waits for it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `pccl-master` with these arguments (None: the process's); returns its exit status."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.json and arguments.status is None:
+        parser.error("argument --json: only with --status")
+    if arguments.status is not None:
+        return ask_status(parser, arguments)
+    try:
+        if arguments.new_token or arguments.show_token:
+            return _tokens.command(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    return serve(parser, arguments)
 
 
 if __name__ == "__main__":

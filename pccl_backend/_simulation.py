@@ -431,10 +431,9 @@ class Run:
         if all(m.finishes for m in self.members):
             self._finish(door)
             return
-        before = list(self.numbering)
         contributors = tuple(
             rank
-            for rank, m in enumerate(before)
+            for rank, m in enumerate(self.numbering)
             if self.contributed is None or m in self.contributed
         )
         gone = [m for m in self.members if m.wants_to_leave]
@@ -446,19 +445,36 @@ class Run:
         )
         received = dict.fromkeys(waiting, 0)
         if votes:
-            for m in self.members:
-                if m.shared is not None:
-                    m.shared.settle(contributors or None)
             try:
-                received.update(equalise(self.members, door, self._offers, founding=not self.voted))
+                received.update(self._equalise(door, contributors))
             except Exception as error:  # also what setting a value of a state raises
                 for m in waiting:
                     m.at_boundary, m.answer = False, error
                 return
-        stays = [m for m in self.members if m not in gone]
+        self._pass(door, gone, received, contributors, votes=votes)
+
+    def _equalise(self, door: list[Member], contributors: tuple[int, ...]) -> dict[Member, int]:
+        """Gives all members and newcomers one shared state; returns the bytes that each got."""
+        for m in self.members:
+            if m.shared is not None:
+                m.shared.settle(contributors or None)
+        return equalise(self.members, door, self._offers, founding=not self.voted)
+
+    def _pass(
+        self,
+        door: list[Member],
+        gone: list[Member],
+        received: dict[Member, int],
+        contributors: tuple[int, ...],
+        *,
+        votes: bool,
+    ) -> None:
+        """The next step begins, with those at the door and without those that are gone."""
+        waiting = [*self.members, *door]
+        size_before = len(self.numbering)
         if door or gone:
             self.epoch += 1
-        self.members = [*stays, *door]
+        self.members = [*(m for m in self.members if m not in gone), *door]
         self.numbering = list(self.members)
         self.voted = list(self.members) if votes else self.voted
         self.step += 1
@@ -476,7 +492,7 @@ class Run:
                 left=m in gone,
                 bytes_received=received[m],
                 contributors=() if m in door else contributors,
-                size_changed=m in door or len(self.members) != len(before),
+                size_changed=m in door or len(self.members) != size_before,
                 paused_s=0.0,
             )
         for m in door:
