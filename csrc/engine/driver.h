@@ -1,8 +1,8 @@
 // The thread that runs the loop of an engine: the engine's own thread, or a thread of the program
 // that waits for an outcome. To hand a result from one thread to another costs more than a small
 // message on the network (ARCHITECTURE.md, "Threads"). So a waiting caller drives the loop, and the
-// engine's own thread takes over when no caller has driven for a millisecond. With transport/loop
-// the only place that starts a thread for a loop.
+// engine's own thread takes over when no caller has driven for a millisecond. The only place that
+// starts a thread for a loop.
 #pragma once
 
 #include <atomic>

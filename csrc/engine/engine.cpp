@@ -219,7 +219,7 @@ class ThreadedEngine : public Engine {
   PublicKey key_{};
   std::uint16_t port_ = 0;
   std::shared_ptr<Ticket> goodbye_ = std::make_shared<Ticket>();
-  mutable std::mutex views_mutex_;  // of what the engine publishes; never held while it runs
+  mutable std::mutex views_mutex_;  // of what the engine publishes; held for a copy of a pointer
   std::unordered_map<GroupId, std::shared_ptr<const GroupView>> views_;
 };
 

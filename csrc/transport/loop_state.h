@@ -1,4 +1,5 @@
-// The inside of a Loop, for the few files that attach libuv handles to it (loop, poll, resolve).
+// The inside of a Loop, for the few files that attach libuv handles to it (loop, poll, connector,
+// background).
 #pragma once
 
 #include <uv.h>
