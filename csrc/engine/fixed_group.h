@@ -84,6 +84,7 @@ class FixedGroup : public Group {
   void tell_others(const PeerToPeer& message);
   /// The link to the peer is up, or the peer has left.
   void no_longer_awaited(PeerId peer);
+  [[nodiscard]] bool dials_again(const Handle& handle);
   void links_may_be_up();
   void all_may_be_connected();
   void now_connected();
@@ -107,7 +108,8 @@ class FixedGroup : public Group {
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
   const bool of_run_;
-  std::set<PeerId> awaited_;  // links that are not up yet, while connecting
+  std::set<PeerId> awaited_;        // links that are not up yet, while connecting
+  std::set<PeerId> dialled_again_;  // links that were lost meanwhile
   /// Of the members that have all their links: what they have said.
   std::map<PeerId, std::optional<Trips>> trips_;
   std::uint64_t waited_ms_ = 0;  // while connecting

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "membership/master.h"
+#include "membership/members.h"
 
 namespace pccl::master {
 namespace {

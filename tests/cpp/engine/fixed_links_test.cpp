@@ -338,6 +338,51 @@ TEST_F(FixedLinks, a_member_that_dies_while_others_are_waited_for_was_lost) {
   EXPECT_EQ(error.text.find("cannot be reached"), std::string::npos) << error.text;
 }
 
+TEST_F(FixedLinks, a_link_that_is_lost_while_the_group_is_made_is_dialled_once_more) {
+  make_with_links();
+  const auto opened = node.links.opened.size();
+  const auto loses_it = [&] {
+    group->link_gone(kA);
+    group->link_down(kA, "the peer has lost the link and dialled anew", Down::lost);
+  };
+  loses_it();
+  ASSERT_FALSE(connected->done());
+  ASSERT_EQ(node.links.opened.size(), opened + 1);
+  EXPECT_EQ(node.links.opened.back().first, kA);
+  node.links.sent.clear();
+  group->link_up(kA);
+  EXPECT_EQ(node.links.sent.size(), 2U) << "it says again that it is connected";
+  loses_it();
+  EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
+
+  make_with_links();
+  loses_it();
+  group->link_up(kA);
+  others_are_connected();
+  expect_success(connected);
+}
+
+TEST_F(FixedLinks,
+       a_link_that_is_lost_while_the_group_is_made_and_refused_then_was_of_a_dead_peer) {
+  make_with_links();
+  group->link_down(kA, "the other side has closed the connection", Down::lost);
+  group->link_down(kA, "connection refused", Down::refused);
+  EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
+}
+
+TEST_F(FixedLinks, a_link_of_the_run_that_is_lost_while_a_group_is_made_is_the_runs_to_dial) {
+  make(/*of_run=*/true);
+  const auto opened = node.links.opened.size();
+  group->link_down(kA, "connection reset by peer", Down::lost);
+  EXPECT_FALSE(connected->done());
+  EXPECT_EQ(node.links.opened.size(), opened);
+  group->link_up(kC);
+  EXPECT_TRUE(node.links.sent.empty());
+  group->link_up(kA);
+  others_are_connected();
+  expect_success(connected);
+}
+
 TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_is_over) {
   make_with_links();
   group->control(kA, Connected{kMade, Trips{}});

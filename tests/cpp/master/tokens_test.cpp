@@ -314,11 +314,11 @@ TEST_F(TokensOf, a_master_to_which_no_member_could_come_does_not_start) {
     other.token_file = token_file;
     return MasterServer(network_, other, {{options_}}).start().error().text;
   };
-  const std::string key = (folder_ / "key").string();
+  const std::string key = (folder_.path / "key").string();
   EXPECT_EQ(add_token(key, "a", {}).text, "");
   EXPECT_TRUE(has(refused(key), "this master has another key than the masters of before"));
   EXPECT_TRUE(has(refused(""), "took tokens, and this one takes none"));
-  const std::string lines = (folder_ / "lines").string();
+  const std::string lines = (folder_.path / "lines").string();
   std::filesystem::copy(master_.token_file + ".key", lines + ".key");
   EXPECT_EQ(add_token(lines, "c", {}).text, "");
   EXPECT_TRUE(has(refused(lines), "they came by \"a\", \"b\"")) << refused(lines);
@@ -336,7 +336,7 @@ TEST_F(TokensOf, refound_gives_up_members_of_another_key) {
   ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
   peers_.clear();
   server_.reset();
-  master_.token_file = (folder_ / "key").string();
+  master_.token_file = (folder_.path / "key").string();
   add("n");
   options_.refound = true;
   start();
