@@ -43,6 +43,11 @@ bool crowds(const LinePace::Look& window) {
 }  // namespace
 
 std::uint64_t LinePace::look(const Look& look) {
+  // Of what is sent after a pause nothing arrives for a round trip: that is no rate of the line.
+  if (look.begun_us < look.busy_us + look.least_trip_us) {
+    crowded_ = crowds(look);
+    return limit_;
+  }
   window_.busy_us += look.busy_us;
   window_.arrived_bytes += look.arrived_bytes;
   window_.sent_bytes += look.sent_bytes;

@@ -29,6 +29,7 @@ class LinePace {
     std::uint64_t least_trip_us = 0;
     std::uint64_t trip_us = 0;
     bool by_losses = false;  // connections for which a lost packet halves their rate
+    std::uint64_t begun_us = ~std::uint64_t{0};  // for so long, at the end, it has had something
   };
   /// Returns `limit`.
   std::uint64_t look(const Look& look);

@@ -26,6 +26,7 @@ void Widening::wake() {
   if (timer_) return;
   last_ = calls_.load();
   last_ms_ = loop_.now_ms();
+  waits_since_ms_ = last_ms_;
   calls_.mend(last_ms_);
   timer_ = loop_.timer(kLookMs, kLookMs, [this] { look(); });
 }
@@ -41,6 +42,7 @@ void Widening::look() {
   const LinkLoad before = std::exchange(last_, load);
   const std::uint64_t since_ms = std::exchange(last_ms_, now);
   const Line& line = load.line;
+  if (!before.waits) waits_since_ms_ = now;
   // While the process sends under its rate, what arrives says nothing of the line, and more lanes
   // carry no more.
   const bool held = load.held || before.held || load.holds != before.holds;
@@ -74,7 +76,8 @@ void Widening::look() {
   if (held || on_trial) return calls_.use(count_.wanted());
   const bool by_losses = !line.by_model && line.least_trip_us >= kLongLineUs;
   if (load.waits && before.waits) {  // else as much arrives as was sent
-    pace_.look({since_us, arrived, sent, resent, line.least_trip_us, line.trip_us, by_losses});
+    pace_.look({since_us, arrived, sent, resent, line.least_trip_us, line.trip_us, by_losses,
+                (now - waits_since_ms_) * 1000});
   }
   const std::uint64_t pace = line.by_model || by_losses ? pace_.limit() : 0;
   calls_.pace(pace);

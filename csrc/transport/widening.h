@@ -88,6 +88,7 @@ class Widening {
   Calls calls_;
   LaneCount count_;
   LinePace pace_;
+  std::uint64_t waits_since_ms_ = 0;  // since then the link has had something to send
   LossLimit losses_;
   ModelTrial trial_;
   bool model_refused_ = false;  // by the system

@@ -101,6 +101,26 @@ TEST(LinePace, losses_and_queues_of_others_cost_no_rate) {
   }
 }
 
+TEST(LinePace, calls_that_are_short_against_the_round_trip_do_not_lower_the_limit) {
+  constexpr double kLine = 12.5e6;
+  constexpr std::uint64_t kLookUs = 50'000;
+  for (const bool by_losses : {false, true}) {
+    LinePace pace;
+    for (int call = 0; call < 100; ++call) {
+      for (std::uint64_t look = 1; look <= 4; ++look) {  // and then a pause
+        // Nothing arrives in the first round trip, all that the line carries later.
+        const std::uint64_t end_us = look * kLookUs;
+        const std::uint64_t idle_us = kTripUs - std::min(kTripUs, end_us - kLookUs);
+        const std::uint64_t carries_us = kLookUs - std::min(kLookUs, idle_us);
+        const auto arrived =
+            static_cast<std::uint64_t>(kLine * 1e-6 * static_cast<double>(carries_us));
+        pace.look({kLookUs, arrived, arrived, 0, kTripUs, 2 * kTripUs, by_losses, end_us});
+      }
+    }
+    EXPECT_GT(static_cast<double>(pace.limit()), 0.95 * kLine) << by_losses;
+  }
+}
+
 TEST(LinePace, the_slow_start_of_connections_that_go_by_losses_is_not_held) {
   PlayedPace link;
   link.by_losses = true;
