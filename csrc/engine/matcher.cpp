@@ -5,15 +5,28 @@
 
 namespace pccl {
 
+/// The numbers from `known` on that have come are known without a gap.
 void Matcher::advance(Sender& sender) {
-  while (sender.beyond.erase(sender.known) > 0) ++sender.known;
+  for (; sender.beyond.erase(sender.known) > 0; ++sender.known) {
+    const auto send = sender.sends.find(sender.known);
+    if (send != sender.sends.end()) sender.news.insert(send->second.tag);
+  }
+}
+
+void Matcher::erase(Sender& sender, Sends::iterator send) {
+  const auto numbers = sender.numbers.find(send->second.tag);
+  numbers->second.erase(send->first);
+  if (numbers->second.empty()) sender.numbers.erase(numbers);
+  sender.sends.erase(send);
 }
 
 Matcher::News Matcher::arrive(const SendName& name) {
   Sender& sender = senders_[name.peer];
   if (sender.withdrawn.erase(name.index) > 0) return News::withdrawn;
+  if (name.index < sender.forgotten) return News::withdrawn;
   if (name.index < sender.known || !sender.beyond.insert(name.index).second) return News::again;
   sender.sends[name.index] = {name.tag, ++order_, false};
+  sender.numbers[name.tag].insert(name.index);
   advance(sender);
   return News::fresh;
 }
@@ -21,19 +34,34 @@ Matcher::News Matcher::arrive(const SendName& name) {
 void Matcher::ready(const SendName& name) {
   Sender& sender = senders_[name.peer];
   const auto send = sender.sends.find(name.index);
-  if (send != sender.sends.end()) send->second.ready = true;
+  if (send == sender.sends.end()) return;
+  send->second.ready = true;
+  sender.news.insert(send->second.tag);
 }
 
 bool Matcher::withdraw(const SendName& name) {
   Sender& sender = senders_[name.peer];
-  const bool came = name.index < sender.known || sender.beyond.contains(name.index);
-  if (came && sender.sends.erase(name.index) == 0) return false;
-  if (!came) {
-    sender.withdrawn.insert(name.index);
-    sender.beyond.insert(name.index);
-    advance(sender);
+  if (name.index < sender.known || sender.beyond.contains(name.index)) {  // it has come
+    const auto send = sender.sends.find(name.index);
+    if (send == sender.sends.end()) return false;
+    sender.news.insert(send->second.tag);  // the one behind it
+    erase(sender, send);
+    return true;
   }
+  sender.withdrawn.insert(name.index);
+  sender.beyond.insert(name.index);
+  advance(sender);
   return true;
+}
+
+std::optional<std::uint64_t> Matcher::forget_withdrawn(PeerId peer) {
+  Sender& sender = senders_[peer];
+  if (sender.withdrawn.size() <= kWithdrawnMax) return {};
+  const std::uint64_t oldest = *sender.withdrawn.begin();
+  if (oldest >= sender.known) return {};
+  sender.withdrawn.erase(sender.withdrawn.begin());
+  sender.forgotten = oldest + 1;
+  return oldest;
 }
 
 bool Matcher::takes(const Receive& receive, PeerId peer) {
@@ -43,27 +71,44 @@ bool Matcher::takes(const Receive& receive, PeerId peer) {
 
 /// The send of this tag that is next, if it can be taken.
 Matcher::Sends::iterator Matcher::first(Sender& sender, std::uint64_t tag) {
-  const auto end = sender.sends.lower_bound(sender.known);
-  const auto next = std::find_if(sender.sends.begin(), end,
-                                 [&](const auto& entry) { return entry.second.tag == tag; });
-  return next != end && next->second.ready ? next : sender.sends.end();
+  const auto numbers = sender.numbers.find(tag);
+  if (numbers == sender.numbers.end()) return sender.sends.end();
+  const std::uint64_t next = *numbers->second.begin();
+  const auto send = sender.sends.find(next);
+  return next < sender.known && send->second.ready ? send : sender.sends.end();
 }
 
-/// Before the news of this sender no receive could take anything, so only its sends are looked at.
+/// The receive that was posted first of those that take this tag of this sender.
+std::optional<Matcher::ReceiveId> Matcher::next_receive(PeerId peer, std::uint64_t tag) const {
+  std::optional<ReceiveId> next;
+  if (const auto own = waiting_.find({peer, tag}); own != waiting_.end()) {
+    next = *own->second.begin();
+  }
+  if (const auto any = waiting_.find({{}, tag}); any != waiting_.end()) {
+    for (const ReceiveId id : any->second) {
+      if (next && *next < id) break;
+      if (takes(receives_.at(id), peer)) return id;
+    }
+  }
+  return next;
+}
+
+/// Before the news of this sender no receive could take anything, so only its sends are looked at,
+/// and of these the tags of which there is news.
 std::vector<Matcher::Pair> Matcher::settle(PeerId peer) {
   std::vector<Pair> pairs;
   Sender& sender = senders_[peer];
-  if (sender.sends.empty()) return pairs;
-  for (auto receive = receives_.begin(); receive != receives_.end();) {
-    const auto send = takes(*receive, peer) ? first(sender, receive->tag) : sender.sends.end();
-    if (send == sender.sends.end()) {
-      ++receive;
-      continue;
+  for (const std::uint64_t tag : std::exchange(sender.news, {})) {
+    for (auto send = first(sender, tag); send != sender.sends.end(); send = first(sender, tag)) {
+      const auto receive = next_receive(peer, tag);
+      if (!receive) break;
+      pairs.push_back({*receive, {peer, tag, send->first}});
+      erase(sender, send);
+      cancel(*receive);
     }
-    pairs.push_back({receive->id, {peer, receive->tag, send->first}});
-    sender.sends.erase(send);
-    receive = receives_.erase(receive);
   }
+  std::sort(pairs.begin(), pairs.end(),
+            [](const Pair& a, const Pair& b) { return a.receive < b.receive; });
   return pairs;
 }
 
@@ -71,21 +116,31 @@ std::optional<Matcher::Pair> Matcher::post(Receive receive) {
   Sender* from = nullptr;
   Sends::iterator best;
   PeerId peer;
-  for (auto& [id, sender] : senders_) {
-    if (!takes(receive, id)) continue;
+  const auto look = [&](PeerId id, Sender& sender) {
     const auto send = first(sender, receive.tag);
-    if (send == sender.sends.end()) continue;
-    if (from != nullptr && best->second.order < send->second.order) continue;
+    if (send == sender.sends.end()) return;
+    if (from != nullptr && best->second.order < send->second.order) return;
     from = &sender;
     best = send;
     peer = id;
+  };
+  if (receive.from) {
+    if (const auto sender = senders_.find(*receive.from); sender != senders_.end()) {
+      look(sender->first, sender->second);
+    }
+  } else {
+    for (auto& [id, sender] : senders_) {
+      if (takes(receive, id)) look(id, sender);
+    }
   }
   if (from == nullptr) {
-    receives_.push_back(std::move(receive));
+    waiting_[{receive.from, receive.tag}].insert(receive.id);
+    const ReceiveId id = receive.id;
+    receives_.emplace(id, std::move(receive));
     return {};
   }
   const Pair pair{receive.id, {peer, receive.tag, best->first}};
-  from->sends.erase(best);
+  erase(*from, best);
   return pair;
 }
 
@@ -107,7 +162,12 @@ std::uint64_t Matcher::untaken(PeerId peer) const {
 }
 
 void Matcher::cancel(ReceiveId id) {
-  receives_.remove_if([&](const Receive& receive) { return receive.id == id; });
+  const auto receive = receives_.find(id);
+  if (receive == receives_.end()) return;
+  const auto place = waiting_.find({receive->second.from, receive->second.tag});
+  place->second.erase(id);
+  if (place->second.empty()) waiting_.erase(place);
+  receives_.erase(receive);
 }
 
 }  // namespace pccl

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <random>
 #include <set>
@@ -115,6 +116,61 @@ TEST(Matcher, a_receive_that_is_cancelled_takes_nothing) {
   m.cancel(1);
   m.cancel(7);
   EXPECT_EQ(comes(m, send(2, 0)), (Pairs{{2, send(2, 0)}}));
+}
+
+TEST(Matcher, what_it_has_forgotten_of_withdrawn_sends_is_dropped_and_breaks_no_rule) {
+  Matcher m;
+  EXPECT_TRUE(comes(m, send(1, 0)).empty());
+  for (std::uint64_t i = 1; i <= Matcher::kWithdrawnMax; ++i) EXPECT_TRUE(m.withdraw(send(1, i)));
+  EXPECT_FALSE(m.forget_withdrawn(PeerId{1}));
+  EXPECT_TRUE(m.withdraw(send(1, Matcher::kWithdrawnMax + 1)));
+  EXPECT_EQ(m.forget_withdrawn(PeerId{1}), 1U);
+  EXPECT_FALSE(m.forget_withdrawn(PeerId{1}));
+  EXPECT_EQ(m.arrive(send(1, 1)), News::withdrawn);
+  EXPECT_EQ(m.arrive(send(1, 2)), News::withdrawn);
+  EXPECT_EQ(m.arrive(send(1, 2)), News::again);
+  pairs_now(m.post(from(1, 1)), 1, send(1, 0));
+  Matcher gap;  // those that are numbered behind what has not come are known by nothing else
+  for (std::uint64_t i = 1; i < 3000; ++i) EXPECT_TRUE(gap.withdraw(send(1, i)));
+  EXPECT_FALSE(gap.forget_withdrawn(PeerId{1}));
+}
+
+TEST(Matcher, a_withdrawn_send_that_is_half_here_lets_the_next_one_pass) {
+  Matcher m;
+  EXPECT_FALSE(m.post(from_any(1)));
+  EXPECT_EQ(m.arrive(send(1, 0)), News::fresh);
+  EXPECT_TRUE(comes(m, send(1, 1)).empty());
+  EXPECT_TRUE(m.withdraw(send(1, 0)));
+  EXPECT_EQ(m.settle(PeerId{1}), (Pairs{{1, send(1, 1)}}));
+}
+
+TEST(Matcher, receives_from_one_and_from_any_take_turns_as_they_were_posted) {
+  Matcher m;
+  EXPECT_FALSE(m.post(from_any(1)));
+  EXPECT_FALSE(m.post(from(1, 2)));
+  EXPECT_FALSE(m.post(from(2, 3)));
+  EXPECT_FALSE(m.post(from_any(4)));
+  EXPECT_FALSE(m.post(from(1, 5, 9)));
+  EXPECT_EQ(m.arrive(send(1, 1, 9)), News::fresh);
+  m.ready(send(1, 1, 9));
+  for (const std::uint64_t i : {2, 3, 4}) EXPECT_TRUE(comes(m, send(1, i)).empty());
+  EXPECT_EQ(comes(m, send(1, 0)),
+            (Pairs{{1, send(1, 0)}, {2, send(1, 2)}, {4, send(1, 3)}, {5, send(1, 1, 9)}}));
+  pairs_now(m.post(from_any(6)), 6, send(1, 4));
+}
+
+/// The work of a hundred thousand, where each one looks at all others, would take a minute.
+TEST(Matcher, thousands_that_wait_cost_the_others_nothing) {
+  constexpr std::uint64_t kMany = 100'000;
+  const auto begin = std::chrono::steady_clock::now();
+  Matcher m;
+  EXPECT_FALSE(m.post(from(1, 1, 7)));
+  for (std::uint64_t i = 0; i < kMany; ++i) EXPECT_TRUE(comes(m, send(1, i)).empty());
+  EXPECT_EQ(comes(m, send(1, kMany, 7)), (Pairs{{1, send(1, kMany, 7)}}));
+  for (std::uint64_t i = 0; i < kMany; ++i) EXPECT_FALSE(m.post(from(2, 2 + i, 1)));
+  for (std::uint64_t i = 0; i < kMany; ++i) EXPECT_TRUE(comes(m, send(2, i)).empty());
+  for (std::uint64_t i = kMany; i > 0; --i) m.cancel(1 + i);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 // ------------------------------------------------------------------------------------ random
