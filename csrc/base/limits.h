@@ -81,11 +81,13 @@ inline constexpr std::uint32_t kMbitAssumed = 100;
 inline constexpr std::size_t kUngrantedBytesMax = 64U << 20;
 inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many
 // Of one link, at its receiver: two windows (an epoch that runs and one that has been accepted),
-// the small sends of both, and as much again for announcements and messages.
+// the small sends and the announcements of both, and 32 MiB for other messages.
 inline constexpr std::size_t kKeptBytesMax = 256U << 20;
 inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message counts as so many
 inline constexpr std::size_t kUnreadMessageBytesMax = 128U << 20;  // to a peer that goes on sending
 inline constexpr std::size_t kEagerSendsMax = 256;  // small sends to one peer, not received yet
+// Sends that are announced to one peer, and for which that peer has not called a receive yet.
+inline constexpr std::size_t kAnnouncedSendsMax = 131072;
 // Of one peer to another, under way over a third.
 inline constexpr std::size_t kRelayWindowBytes = 16U << 20;
 inline constexpr std::uint64_t kSealsOfOneKey = 1U << 16;  // then a relayed link has the next key
@@ -125,6 +127,8 @@ inline constexpr std::uint64_t kPullBytesPerSecondMin = 1U << 20;
 
 // Waiting.
 inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait logs the peers it waits for
+// Lines of one look at operations that wait, or at sends and receives; one more counts the rest.
+inline constexpr std::size_t kSaidAtOnceMax = 3;
 // A longer wait asks the other peers which operations they have called.
 inline constexpr std::uint64_t kAskMs = 1000;
 inline constexpr std::uint64_t kProbeMs = 1000;  // between two questions for a sign of life

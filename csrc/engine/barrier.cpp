@@ -5,6 +5,7 @@
 // the bytes have arrived, and until the rank has called the barrier, for which the barrier itself
 // would wait. So no message that is sent or received after the barrier can hold the barrier up.
 #include <algorithm>
+#include <utility>
 
 #include "engine/group.h"
 #include "wire/codec.h"
@@ -18,6 +19,14 @@ std::map<PeerId, std::uint64_t> PointToPoint::unconfirmed_sends() const {
     if (confirmed == confirmed_sends_.end() || confirmed->second < count) sends[peer] = count;
   }
   return sends;
+}
+
+std::uint64_t PointToPoint::sends_begun(PeerId peer) const {
+  if (const auto waiting = waiting_.find(peer); waiting != waiting_.end()) {
+    return waiting->second.front().index;
+  }
+  const auto next = next_index_.find(peer);
+  return next == next_index_.end() ? 0 : next->second;
 }
 
 bool PointToPoint::leaves(std::uint64_t order) const {
@@ -97,11 +106,14 @@ std::map<PeerId, std::uint64_t> Group::sends_so_far() const {
 /// A barrier begins when what this rank has sent before it has arrived (barrier.cpp).
 void Group::ask_for_messages(Pending& barrier) {
   barrier.unanswered.clear();
+  barrier.sends_asked.clear();
   const OpKey key = barrier.op->key();
   for (const auto& [peer, sends] : barrier.sends_before) {
     if (peer == context_.links.self() || !member(peer)) continue;
     barrier.unanswered.insert(peer);
-    context_.links.send_control(peer, encode(PeerToPeer{Flush{id_, run_->id, key, sends}}));
+    const std::uint64_t begun = std::min(sends, run_->point_to_point.sends_begun(peer));
+    barrier.sends_asked[peer] = begun;
+    context_.links.send_control(peer, encode(PeerToPeer{Flush{id_, run_->id, key, begun}}));
   }
 }
 
@@ -109,6 +121,17 @@ void Group::flushed(EpochRun& run, PeerId from, const Flushed& answer) {
   run.point_to_point.flushed(from, answer);
   Pending* barrier = ops_.find(answer.op);
   if (&run != run_.get() || barrier == nullptr) return;
+  // Sends that had to wait when this question was asked have begun since if receives took earlier
+  // ones. Otherwise they wait for receives that are called later, and the barrier not for them.
+  const auto asked = barrier->sends_asked.find(from);
+  const auto before = barrier->sends_before.find(from);
+  if (asked != barrier->sends_asked.end() && before != barrier->sends_before.end()) {
+    const std::uint64_t begun = std::min(before->second, run.point_to_point.sends_begun(from));
+    if (begun > std::exchange(asked->second, begun)) {
+      context_.links.send_control(from, encode(PeerToPeer{Flush{id_, run.id, answer.op, begun}}));
+      return;
+    }
+  }
   barrier->unanswered.erase(from);
   messages_moved();
 }

@@ -11,11 +11,6 @@
 #include "wire/codec.h"
 
 namespace pccl {
-namespace {
-// Lines of one look at operations that wait; of hundreds the first ones name the peer.
-constexpr std::size_t kSaidAtOnceMax = 3;
-}  // namespace
-
 Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
     : context_(context),
       id_(id),
@@ -584,7 +579,7 @@ void Group::ask_issued(const Pending& pending, PeerId peer) {
 
 void Group::tick(std::uint64_t elapsed_ms) {
   const bool held = holding();
-  if (!held) run_->point_to_point.tick(elapsed_ms);
+  run_->point_to_point.tick(held ? 0 : elapsed_ms);
   for (auto& [key, pending] : ops_) {
     pending.waited_total_ms += elapsed_ms;
     if (!held) pending.waited_ms += elapsed_ms;

@@ -31,9 +31,10 @@ struct Pending {
   std::uint64_t say_waiting_ms = kSayWaitingMs;  // age at its next line in the log; doubled then
   std::uint64_t said_ms = 0;                     // age at its last line in the log
   std::uint64_t said_bytes = 0;                  // bytes moved by then
-  // The next two are used by barriers only.
+  // The next three are used by barriers only.
   std::map<PeerId, std::uint64_t> sends_before;  // to each peer, in this epoch, called before it
   std::set<PeerId> unanswered;  // peers that were asked (Flush) whether those sends have arrived
+  std::map<PeerId, std::uint64_t> sends_asked;  // whether so many have: others had not begun yet
 
   [[nodiscard]] OpKey key() const { return op->key(); }
   [[nodiscard]] bool is_barrier() const { return op->request().descriptor.kind == OpKind::barrier; }

@@ -15,6 +15,14 @@ namespace {
 
 const Error kNoMemory{ErrorCode::no_memory, "this rank has no memory for it"};
 
+// In the log, of a send that has not begun.
+constexpr const char* kBehindOthers = ": so many earlier ones to that rank are without a receive";
+
+// What one peer may have sent in two epochs and the other may have to keep.
+static_assert(2 * (kUngrantedBytesMax + kEagerSendsMax * kSmallSegmentBytesMax +
+                   kAnnouncedSendsMax * kKeptMessageBytes) <
+              kKeptBytesMax);
+
 /// Where a segment of no bytes goes, of which nothing is written.
 std::byte* nothing() {
   static std::byte byte;
@@ -53,7 +61,8 @@ void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
     SendState& send = sends_[name];
     send.request = std::move(request);
     send.ticket = std::move(ticket);
-    begin_send(name, send);
+    const bool in_turn = waiting_.empty() || !waiting_.contains(to);
+    if (!in_turn || !begin_send(name, send)) waiting_[to].push_back(name);
     return;
   }
   Matcher::Receive wanted{++last_receive_, request.tag, {}, request.numbering};
@@ -77,19 +86,50 @@ SegmentHeader PointToPoint::header_of(const SendName& name, const SendState& sen
   return header;
 }
 
-void PointToPoint::begin_send(const SendName& name, SendState& send) {
+/// False: the receiver's window is full, and the send has to wait.
+bool PointToPoint::begin_send(const SendName& name, SendState& send) {
   const std::uint64_t bytes = send.request.inputs.at(0).bytes;
-  std::uint64_t& outstanding = context_.windows.of(name.peer).eager_sends;
+  Window& window = context_.windows.of(name.peer);
   const bool all_there = bytes_there(send) >= bytes;
-  if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax && all_there) {
-    ++outstanding;
+  if (bytes <= kSmallSegmentBytesMax && window.eager_sends < kEagerSendsMax && all_there) {
+    ++window.eager_sends;
     eager_sends_[name.peer].push_back(name.index);
     send.eager = true;
     stream(name, send);
-  } else {
-    context_.links.send_control(
-        name.peer, encode(PeerToPeer{Announce{group_, epoch_, name.tag, name.index, bytes}}));
+    return true;
   }
+  if (window.announced_sends >= kAnnouncedSendsMax) return false;
+  ++window.announced_sends;
+  send.announced = send.unanswered = true;
+  context_.links.send_control(
+      name.peer, encode(PeerToPeer{Announce{group_, epoch_, name.tag, name.index, bytes}}));
+  return true;
+}
+
+/// Begins the sends that wait, as far as the receiver's window has room.
+void PointToPoint::begin_sends(PeerId peer) {
+  const auto waiting = waiting_.find(peer);
+  if (waiting == waiting_.end()) return;
+  std::deque<SendName>& names = waiting->second;
+  for (; !names.empty(); names.pop_front()) {
+    const SendName& name = names.front();
+    const auto send = sends_.find(name);
+    if (send == sends_.end()) {  // given up: its number has to come all the same
+      context_.links.send_control(
+          peer,
+          encode(PeerToPeer{Withdraw{
+              group_, epoch_, name.tag, name.index, {ErrorCode::timed_out, "its time was over"}}}));
+    } else if (!begin_send(name, send->second)) {
+      return;
+    }
+  }
+  waiting_.erase(waiting);
+}
+
+/// The receiver has taken this announced send, or does not keep it any more.
+void PointToPoint::answered(const SendName& name, SendState& send) {
+  if (!std::exchange(send.unanswered, false)) return;
+  --context_.windows.of(name.peer).announced_sends;
 }
 
 /// Begins with the first segments and goes on with the others as they come.
@@ -148,22 +188,24 @@ void PointToPoint::accepted(PeerId from, const Accept& message) {
   const SendName name{from, message.tag, message.index};
   const auto it = sends_.find(name);
   if (message.complete) window_back(name);
+  if (it != sends_.end()) answered(name, it->second);
   if (message.complete && !message.error.failed()) {
     if (confirmed_) finish_send(name, {});
-    return;
+  } else if (it != sends_.end()) {
+    if (message.error.failed()) {
+      finish_send(name, message.error);
+    } else if (it->second.token == 0) {
+      stream(name, it->second);
+    }
   }
-  if (it == sends_.end()) return;
-  if (message.error.failed()) {
-    finish_send(name, message.error);
-  } else if (it->second.token == 0) {
-    stream(name, it->second);
-  }
+  begin_sends(from);
 }
 
 void PointToPoint::finish_send(const SendName& name, Error error) {
   auto node = sends_.extract(name);
   if (node.empty()) return;
   SendState& send = node.mapped();
+  answered(name, send);
   if (send.token != 0) {
     send_tokens_.erase(send.token);
     context_.retire(send.token);
@@ -176,6 +218,7 @@ void PointToPoint::finish_send(const SendName& name, Error error) {
 /// arrives all the same.
 void PointToPoint::withdraw(const SendName& name, const SendState& send, const Error& error) {
   if (send.eager && send.has_left) return;
+  if (!send.eager && !send.announced) return;  // at its turn: begin_sends
   if (send.eager) window_back(name);
   context_.links.send_control(
       name.peer, encode(PeerToPeer{Withdraw{group_, epoch_, name.tag, name.index, error}}));
@@ -199,6 +242,9 @@ void PointToPoint::send_accept(const SendName& name, bool complete, Error error)
 bool PointToPoint::comes(const SendName& name, std::uint64_t bytes, bool eager) {
   switch (matcher_.arrive(name)) {
     case Matcher::News::withdrawn:
+      if (const auto of = given_up_.find(name.peer); of != given_up_.end()) {
+        of->second.erase(name.index);
+      }
       return false;
     case Matcher::News::again:
       context_.breaks_rules(name.peer, "it has named its send number " +
@@ -390,6 +436,7 @@ Error PointToPoint::about(const Common& which, const Error& error) {
 }
 
 void PointToPoint::peer_left(PeerId peer, const Error& error, bool last) {
+  waiting_.erase(peer);
   std::vector<SendName> sends;
   for (const auto& [name, send] : sends_) {
     if (name.peer == peer) sends.push_back(name);
@@ -410,7 +457,11 @@ void PointToPoint::withdrawn(PeerId from, const Withdraw& message) {
   const SendName name{from, message.tag, message.index};
   if (matcher_.withdraw(name)) {
     if (arrivals_.erase(name) == 0) {
-      if (auto kept = context_.keep(from, kKeptMessageBytes)) given_up_.push_back(std::move(*kept));
+      auto& given_up = given_up_[from];
+      if (auto kept = context_.keep(from, kKeptMessageBytes)) {
+        given_up.insert_or_assign(name.index, std::move(*kept));
+      }
+      while (const auto forgotten = matcher_.forget_withdrawn(from)) given_up.erase(*forgotten);
     }
     return settle(from);
   }
@@ -434,6 +485,7 @@ void PointToPoint::fail_receives(const Error& error, Which&& which) {
 }
 
 void PointToPoint::fail_all(const Error& error) {
+  waiting_.clear();
   while (!sends_.empty()) {
     const auto& [name, send] = *sends_.begin();
     finish_send(SendName(name), about(send, error));
@@ -452,12 +504,27 @@ std::vector<std::shared_ptr<Ticket>> PointToPoint::tickets() const {
 }
 
 void PointToPoint::tick(std::uint64_t elapsed_ms) {
-  const auto late = [&](Common& common) -> std::optional<Error> {
+  std::vector<PeerId> full;  // sends of another group may have made room
+  for (const auto& [peer, names] : waiting_) full.push_back(peer);
+  for (const PeerId peer : full) begin_sends(peer);
+
+  // A few lines in each span of kSayWaitingMs, and one that counts the others.
+  const bool span_over = said_left_ms_ <= elapsed_ms;
+  said_left_ms_ -= std::min(said_left_ms_, elapsed_ms);
+  if (span_over) said_ = 0;
+  const Common* last_unsaid = nullptr;
+  const auto late = [&](Common& common, const char* why) -> std::optional<Error> {
     common.waited_ms += elapsed_ms;
     if (common.waited_ms >= kSayWaitingMs && !common.said_waiting) {
       common.said_waiting = true;
-      log_info(describe(common.request) + " has been waiting for " +
-               std::to_string(common.waited_ms / 1000) + " s");
+      if (said_ == 0) said_left_ms_ = kSayWaitingMs;
+      if (++said_ <= kSaidAtOnceMax) {
+        log_info(describe(common.request) + " has been waiting for " +
+                 std::to_string(common.waited_ms / 1000) + " s" + why);
+      } else {
+        ++unsaid_;
+        last_unsaid = &common;
+      }
     }
     if (common.request.timeout_ms == 0 || common.waited_ms < common.request.timeout_ms) return {};
     return Error{ErrorCode::timed_out, describe(common.request) +
@@ -467,18 +534,26 @@ void PointToPoint::tick(std::uint64_t elapsed_ms) {
   };
   std::vector<std::pair<SendName, Error>> sends;
   for (auto& [name, send] : sends_) {
-    if (auto error = late(send)) sends.emplace_back(name, *error);
+    const bool begun = send.eager || send.announced;
+    if (auto error = late(send, begun ? "" : kBehindOthers)) sends.emplace_back(name, *error);
+  }
+  std::vector<std::pair<ReceiveId, Error>> receives;
+  for (auto& [id, receive] : receives_) {
+    if (auto error = late(receive, "")) receives.emplace_back(id, *error);
+  }
+  if (last_unsaid != nullptr) unsaid_text_ = describe(last_unsaid->request);
+  if (unsaid_ > 0 && span_over) {
+    log_info("more sends and receives have been waiting for as long (" +
+             std::to_string(std::exchange(unsaid_, 0)) + "), one of them " + unsaid_text_);
   }
   for (auto& [name, error] : sends) {
     withdraw(name, sends_.at(name), error);
     finish_send(name, error);
   }
-  std::vector<std::pair<ReceiveId, Error>> receives;
-  for (auto& [id, receive] : receives_) {
-    if (auto error = late(receive)) receives.emplace_back(id, *error);
-  }
   for (auto& [id, error] : receives) {
-    if (receives_.at(id).matched) {
+    const auto receive = receives_.find(id);
+    if (receive == receives_.end()) continue;
+    if (receive->second.matched) {
       refuse(id, error);
     } else {
       finish_receive(id, error);

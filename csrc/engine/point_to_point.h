@@ -1,6 +1,7 @@
 // send and recv in one epoch of a group: sending, placing, outcomes. matcher.h decides which
 // receive takes which send. Small payloads travel at once (bounded for each peer); larger ones are
-// announced and follow when the receive is posted. Engine's thread only.
+// announced and follow when the receive is posted. So many announcements may be without an answer
+// (kAnnouncedSendsMax); further sends wait here, in order. Engine's thread only.
 //
 // In a fixed group a send completes when its bytes have left; in an elastic group when the receive
 // has completed (`confirmed`). Names of sends hold peers and not ranks: a change of numbering in
@@ -8,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +59,8 @@ class PointToPoint : public SegmentOwner {
   // receive were both called before the barrier. So it ends after these receives, at all ranks.
   /// Number of this rank's sends to each peer that has perhaps not received them all.
   [[nodiscard]] std::map<PeerId, std::uint64_t> unconfirmed_sends() const;
+  /// Number of the sends to this peer that have been sent or announced: those before all others.
+  [[nodiscard]] std::uint64_t sends_begun(PeerId peer) const;
   /// Do bytes of an accepted send that was called before `order` still have to leave?
   [[nodiscard]] bool leaves(std::uint64_t order) const;
   void flush_asked(PeerId from, const Flush& question);
@@ -99,6 +103,8 @@ class PointToPoint : public SegmentOwner {
     std::uint64_t segments_left = 0;
     std::uint64_t segments_begun = 0;
     bool eager = false;
+    bool announced = false;
+    bool unanswered = false;  // announced, and counted in the window of its receiver
     bool has_left = false;
   };
   struct ReceiveState : Common {
@@ -121,7 +127,9 @@ class PointToPoint : public SegmentOwner {
     PoolBuffer payload;
   };
 
-  void begin_send(const SendName& name, SendState& send);
+  [[nodiscard]] bool begin_send(const SendName& name, SendState& send);
+  void begin_sends(PeerId peer);
+  void answered(const SendName& name, SendState& send);
   void stream(const SendName& name, SendState& send);
   [[nodiscard]] static std::uint64_t bytes_there(const SendState& send);
   [[nodiscard]] SegmentHeader header_of(const SendName& name, const SendState& send) const;
@@ -162,6 +170,9 @@ class PointToPoint : public SegmentOwner {
   /// Small sends that count in the window, by index: at most kEagerSendsMax to a peer. Each of them
   /// gives its place back once, though the peer may accept it after it was given up here.
   std::map<PeerId, std::vector<std::uint64_t>> eager_sends_;
+  // Sends that have not begun, in their order, because the window of their receiver is full; some
+  // may have been given up meanwhile. Never empty.
+  std::map<PeerId, std::deque<SendName>> waiting_;
 
   Matcher matcher_;
   ReceiveId last_receive_ = 0;
@@ -172,7 +183,15 @@ class PointToPoint : public SegmentOwner {
   std::map<PeerId, MemoryToken> eager_tokens_;
   std::uint64_t last_cookie_ = 0;
   std::unordered_map<std::uint64_t, Arriving> arriving_;  // by cookie
-  std::vector<Kept> given_up_;  // sends that were withdrawn before they came
+  // Sends that were withdrawn before they came, which the matcher remembers: by their numbers.
+  std::map<PeerId, std::map<std::uint64_t, Kept>> given_up_;
+
+  // Of those that wait: lines in the present span of kSayWaitingMs, what is left of it, and how
+  // many have no line, of which the last one.
+  std::size_t said_ = 0;
+  std::uint64_t said_left_ms_ = 0;
+  std::size_t unsaid_ = 0;
+  std::string unsaid_text_;
 
   struct Question {
     std::uint64_t sends = 0;

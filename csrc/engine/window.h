@@ -18,6 +18,7 @@ namespace pccl {
 struct Window {
   std::uint64_t ungranted_bytes = 0;  // of operations that are not issued there
   std::uint64_t eager_sends = 0;      // small sends that are not received there
+  std::uint64_t announced_sends = 0;  // sends that are announced, and for which no receive is there
   bool operator==(const Window&) const = default;
 };
 
