@@ -9,8 +9,9 @@
 
 namespace pccl {
 
-/// "1.5 s"
+/// "1.5 s"; below a second "80 ms"
 inline std::string seconds(std::uint64_t ms) {
+  if (ms < 1000) return std::to_string(ms) + " ms";
   return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
 }
 

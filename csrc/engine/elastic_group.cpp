@@ -466,8 +466,8 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   if (found.operation == nullptr) return;
   const Pending& pending = *found.operation;
   for (const PeerId peer : found.ask) ask_issued(pending, peer);
-  const std::string reason =
-      "it has moved no data of " + describe_op(pending) + " for " + seconds(limit_ms);
+  const std::string reason = "it has moved no data of " + describe_op(pending) + " for " +
+                             seconds(limit_ms) + " (PCCL_STALL_TIMEOUT_S)";
   for (const Stall::Fault& fault : found.faults) {
     if (fault.again) {
       feed(peer::LinkFailed{run_->id, fault.peer, reason + ", also over a new link"});

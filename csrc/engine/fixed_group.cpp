@@ -18,6 +18,9 @@ namespace {
 // Limits of the failures that other ranks report of operations which this rank has not called yet.
 constexpr std::size_t kFailedAheadMax = 4096;
 constexpr std::size_t kFailedAheadTextMax = 512;
+constexpr std::size_t kDialTextMax = 512;  // of what a line says of dials
+
+constexpr const char* kSilent = "it has given no sign of life for ";
 
 }  // namespace
 
@@ -528,7 +531,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (auto& [peer, ms] : silent_ms_) {
     ms += counted;
     if (ms < limit) continue;
-    fail_group(lost(peer, "it has given no sign of life for " + seconds(ms)), true, peer);
+    fail_group(lost(peer, kSilent + seconds(ms) + " (PCCL_SILENCE_TIMEOUT_S)"), true, peer);
     return;
   }
   since_probe_ms_ += elapsed_ms;

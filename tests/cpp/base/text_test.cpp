@@ -20,6 +20,14 @@ TEST(Text, bytes_are_read_in_units) {
   EXPECT_EQ(bytes_text(123'456'789'000'000), "123.4 TB");
 }
 
+TEST(Text, times_below_a_second_are_read_in_milliseconds) {
+  EXPECT_EQ(seconds(0), "0 ms");
+  EXPECT_EQ(seconds(80), "80 ms");
+  EXPECT_EQ(seconds(999), "999 ms");
+  EXPECT_EQ(seconds(1000), "1.0 s");
+  EXPECT_EQ(seconds(61'590), "61.5 s");
+}
+
 TEST(Text, bytes_are_two_hexadecimal_digits_each) {
   EXPECT_EQ(hex_text({}), "");
   EXPECT_EQ(hex_text(std::array<std::uint8_t, 4>{0x00, 0x0F, 0xA0, 0xFF}), "000fa0ff");

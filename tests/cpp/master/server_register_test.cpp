@@ -274,10 +274,10 @@ TEST_F(Server, a_disk_that_never_answers_deposes_it_and_it_takes_over_when_it_do
   peers_[2]->reconnects = false;
   peers_[2]->drop();
   EXPECT_TRUE(until([&] { return said("is deposed") == 1; })) << log_text();
-  EXPECT_EQ(said("the register did not answer within 0.1 s"), 1U);
+  EXPECT_EQ(said("the register did not answer within 100 ms"), 1U);
   EXPECT_TRUE(until([&] { return said("still does not answer") > 0; })) << log_text();
   EXPECT_EQ(run().whom_it_waits_for(),
-            "waiting for the register: the register did not answer within 0.1 s");
+            "waiting for the register: the register did not answer within 100 ms");
   slow->set_open(true);
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
   expect_commit();
