@@ -500,20 +500,25 @@ void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
   if (!over && waited_ms_ < say_waiting_ms_) return;
   say_waiting_ms_ = 2 * waited_ms_;
   std::string whom;
+  std::string dials;
   for (const PeerId peer : members()) {
     const bool late =
         linked ? !trips_.contains(peer) && !departed_.contains(peer) : awaited_.contains(peer);
-    if (late) add_to_list(whom, describe_peer(peer, *numbering_));
+    if (!late) continue;
+    add_to_list(whom, describe_peer(peer, *numbering_));
+    const std::string seen = linked ? "" : context_.links.opening_text(peer);
+    if (!seen.empty() && dials.size() < kDialTextMax) add_to_list(dials, seen, "; ");
   }
+  if (!dials.empty()) dials = ": " + cut_at_word(dials, kDialTextMax);
   if (!over) {
     return log_info(name_ + ": waiting for " +
-                    (linked ? whom + " to make this group" : "a connection with " + whom));
+                    (linked ? whom + " to make this group" : "a connection with " + whom + dials));
   }
   const std::string within = " within " + seconds(waited_ms_);
   fail_group(linked
                  ? Error{ErrorCode::timed_out,
                          whom + " did not make this group, or has not all links for it," + within}
-                 : Error{ErrorCode::unreachable, "no connection with " + whom + within},
+                 : Error{ErrorCode::unreachable, "no connection with " + whom + within + dials},
              true);
 }
 

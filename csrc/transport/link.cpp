@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace pccl {
 namespace {
@@ -23,6 +24,13 @@ constexpr std::size_t kSharersMin = 4;  // of the pace, while few slices are to 
 
 Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
+
+std::string Link::opening_text() const {
+  std::string seen = dial ? dial->report() : "";
+  if (!last_failure.empty() && last_failure != seen)
+    add_to_list(seen, last_failure, "; before that: ");
+  return seen;
+}
 
 void Link::attach(std::unique_ptr<Lane> lane) {
   lanes_.push_back({std::move(lane)});

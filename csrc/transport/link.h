@@ -110,6 +110,8 @@ class Link : public LaneOwner {
   [[nodiscard]] std::size_t queued_message_bytes() const { return queued_message_bytes_; }
 
   // Used by Links: how the link is being opened.
+  /// What was seen of the first lane's dials.
+  [[nodiscard]] std::string opening_text() const;
   State state = State::opening;
   Handle handle;
   std::uint64_t serial = 0;    // distinguishes this link from earlier ones to the same peer

@@ -69,6 +69,11 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void close(PeerId peer) override;
   void drop(PeerId peer) override;
   void give_up(PeerId peer, const std::string& reason) override;
+  [[nodiscard]] std::string opening_text(PeerId peer) const override {
+    const auto found = links_.find(peer);
+    const bool opens = found != links_.end() && found->second->state == Link::State::opening;
+    return opens ? found->second->opening_text() : "";
+  }
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
   void widen(PeerId peer, std::size_t bulk_lanes) override {
     if (Link* link = find_up(peer)) widen(*link, bulk_lanes);
@@ -312,10 +317,7 @@ void TcpLinks::deadline_over(Link& link) {
     return;
   }
   const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
-  std::string seen = link.dial ? link.dial->report() : "";
-  if (!link.last_failure.empty()) {
-    add_to_list(seen, link.last_failure, "; before that: ");
-  }
+  const std::string seen = link.opening_text();
   if (self_ < link.peer() || !seen.empty()) {
     return fail(link,
                 "cannot connect to peer " + name_of(link.handle) + within + ", and it does not " +

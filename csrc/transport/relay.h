@@ -50,6 +50,9 @@ class RelayLinks final : public Links, private DirectEvents {
   void close(PeerId peer) override;
   void drop(PeerId peer) override;
   void give_up(PeerId peer, const std::string& reason) override;
+  [[nodiscard]] std::string opening_text(PeerId peer) const override {
+    return direct_->opening_text(peer);
+  }
   [[nodiscard]] bool is_up(PeerId peer) const override;
   void widen(PeerId peer, std::size_t bulk_lanes) override {
     if (!is_leaving(peer)) direct_->widen(peer, bulk_lanes);

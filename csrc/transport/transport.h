@@ -205,6 +205,9 @@ class LinksBase {
   virtual void drop(PeerId peer) = 0;
   /// Closes at once a link that is up but moves nothing; link_down follows, with this reason.
   virtual void give_up(PeerId peer, const std::string& reason) = 0;
+  /// What has been seen of a direct link that is being opened and not up yet; empty: nothing. For
+  /// people.
+  [[nodiscard]] virtual std::string opening_text(PeerId) const { return ""; }
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
   /// Dials so many more bulk lanes of a link that is up, to kLanesMax in all; either side may call
   /// it. A lane that has joined carries segments, over a long line if the link wants so many

@@ -64,7 +64,9 @@ class FakeLinks : public Links {
     const auto found = links.find(peer);
     return found == links.end() ? std::nullopt : std::optional(found->second);
   }
-  [[nodiscard]] std::uint64_t segment_bytes_received() const override { return 0; }
+  [[nodiscard]] std::uint64_t segment_bytes_received() const override { return came; }
+  [[nodiscard]] std::uint64_t rate_held_ms() const override { return held_ms; }
+  [[nodiscard]] std::string opening_text(PeerId) const override { return opening; }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
   void shutdown(std::uint64_t, std::function<void()>) override {}
   void open_via(const Handle&, PeerId, std::uint64_t) override {}
@@ -79,6 +81,9 @@ class FakeLinks : public Links {
   std::vector<std::pair<PeerId, std::string>> given_up;
   std::vector<std::pair<PeerId, std::uint64_t>> opened;  // and the time for it
   std::set<PeerId> not_up;
+  std::uint64_t came = 0;
+  std::uint64_t held_ms = 0;
+  std::string opening;
   std::map<PeerId, PeerId> vias;
   std::map<PeerId, LinkView> links;  // of which something is known
 

@@ -1,4 +1,5 @@
 // A fixed group whose other members are the test: losses, goodbyes and failures in every order.
+#include "base/log.h"
 #include "engine/fixed_group.h"
 #include "engines.h"
 #include "fake_links.h"
@@ -80,6 +81,30 @@ class FixedLinks : public ::testing::Test {
   std::vector<float> values = std::vector<float>(4, 1.0F);
   std::vector<float> others = std::vector<float>(4, 7.0F);
 };
+
+TEST_F(FixedLinks, the_line_about_a_link_that_does_not_come_up_says_what_was_seen) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  make(/*of_run=*/false);
+  node.links.opening = "nosuch.invalid:4711: unknown node or service";
+  group->link_up(kC);
+  for (std::uint64_t ms = 0; ms < kSayWaitingMs; ms += kProbeMs) group->tick(kProbeMs);
+  set_log_sink(nullptr);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_NE(lines.back().find("waiting for a connection with rank 0"), std::string::npos);
+  EXPECT_TRUE(lines.back().ends_with("): nosuch.invalid:4711: unknown node or service"))
+      << lines.back();
+}
+
+TEST_F(FixedLinks, a_rank_that_is_silent_for_less_than_a_second_is_lost_with_words_that_fit) {
+  node.options.silence_timeout_ms = 10;
+  const auto call = post(broadcast(values, 0));
+  group->tick(1000);  // asks for a sign of life
+  group->tick(50);
+  EXPECT_NE(outcome(call).text.find("no sign of life for 50 ms (PCCL_SILENCE_TIMEOUT_S)"),
+            std::string::npos)
+      << call->error().text;
+}
 
 TEST_F(FixedLinks, an_operation_that_fails_takes_nothing_from_those_before_it) {
   expect_success(connected);

@@ -63,6 +63,20 @@ TEST(Open, the_right_address_among_wrong_ones_is_found) {
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
 }
 
+TEST(Open, what_is_seen_of_a_link_that_does_not_come_up_is_known_before_its_deadline) {
+  Pair pair;
+  Handle handle = pair.high.handle();
+  handle.addresses = {"127.0.0.1:1"};
+  const auto seen = [&] { return pair.low.links->opening_text(pair.high_id()); };
+  EXPECT_EQ(seen(), "");
+  pair.low.links->open(handle, 30000, false);
+  ASSERT_TRUE(pair.until(
+      [&] { return seen().find("127.0.0.1:1: connection refused") != std::string::npos; }));
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
+  EXPECT_EQ(seen(), "");
+}
+
 TEST(Open, a_peer_whose_listener_is_gone_is_reported_as_refused_within_a_second) {
   Pair pair;
   const Handle handle = pair.high.handle();
