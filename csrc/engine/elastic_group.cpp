@@ -481,6 +481,13 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
 
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
+std::string ElasticGroup::no_commit_text() const {
+  if (!client_.connected()) return "this process has no connection to the master";
+  if (core_.stopped) return "the members of the run change";
+  return "the master is reached, and other members have not told it that they are done "
+         "(pccl-master --status names them)";
+}
+
 bool ElasticGroup::needs(PeerId peer) const {
   return !end_.over() && (member(peer) || keeper_.proposed().contains(peer) || keeper_.tries(peer));
 }

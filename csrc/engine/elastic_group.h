@@ -94,6 +94,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] EpochId accepted_epoch() const override;
   [[nodiscard]] bool accepted_member(PeerId peer) const override;
   [[nodiscard]] bool holding() const override;
+  [[nodiscard]] std::string no_commit_text() const override;
   [[nodiscard]] bool late(OpKey op, PeerId peer) const override { return stall_.late(op, peer); }
   [[nodiscard]] bool past(OpKey op, PeerId peer) const override { return stall_.past(op, peer); }
   [[nodiscard]] OpKey next_key() const override { return peer::next_key(core_); }

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/cbor.h"
 #include "wire/codec.h"
 
@@ -43,6 +44,10 @@ Error EngineCore::listen() {
   auto links = network_.make_links(*this, options_.links);
   if (!links) return links.error();
   links_ = std::move(links).value();
+  if (options_.links.max_rate > 0) {
+    log_info("this process sends " + bytes_text(options_.links.max_rate) +
+             "/s at most over TCP, to all peers together (PCCL_MAX_RATE)");
+  }
   context_ = std::make_unique<EngineContext>(EngineContext{
       network_, network_.clock(), *links_, pool_, options_, counters_, [](GroupId, GroupView) {},
       [this](PeerId peer, bool in_order) {

@@ -131,6 +131,7 @@ Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket
   Pending& pending = ops_.add(
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket)),
       std::move(numbering));
+  note_traffic(pending);
   if (pending.is_barrier()) pending.sends_before = sends_so_far();
   run_->early.issued(key);
   answer_flushes();  // other ranks may wait at this barrier
@@ -613,6 +614,7 @@ void Group::say_what_waits() {
     }
     pending.said_ms = pending.waited_total_ms;
     pending.said_bytes = pending.op->moved().done;
+    note_traffic(pending);
   }
   if (said > kSaidAtOnceMax) {
     log_info(name_ + ": more operations have been waiting for as long (" +

@@ -128,6 +128,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] virtual bool accepted_member(PeerId) const { return false; }
   /// Do the time-outs of operations stand still?
   [[nodiscard]] virtual bool holding() const { return false; }
+  /// Why an operation that is complete here is not committed; of an elastic group.
+  [[nodiscard]] virtual std::string no_commit_text() const { return ""; }
   /// Has this member said that it has not issued the operation yet?
   [[nodiscard]] virtual bool late(OpKey, PeerId) const { return false; }
   /// Has it gone on to a later step?
@@ -224,6 +226,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ask_the_others();
   void say_what_waits();
   void end_what_is_late();
+  void note_traffic(Pending& pending) const;
+  [[nodiscard]] std::string held_text(const Pending& pending) const;
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const OpDescriptor& theirs);
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
   [[nodiscard]] TellIssued tell_issued(OpKey op, const Pending* pending) const;

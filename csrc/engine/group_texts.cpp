@@ -22,6 +22,20 @@ std::string Group::report() const {
   return text;
 }
 
+/// What the next line of the operation is compared with.
+void Group::note_traffic(Pending& pending) const {
+  pending.said_came = context_.links.segment_bytes_received();
+  pending.said_held = context_.links.rate_held_ms();
+}
+
+/// Was this process's own rate the limit for most of the time since the last line?
+std::string Group::held_text(const Pending& pending) const {
+  const std::uint64_t held_ms = context_.links.rate_held_ms() - pending.said_held;
+  if (held_ms == 0 || 2 * held_ms < pending.waited_total_ms - pending.said_ms) return "";
+  return "; this member's sending is held by PCCL_MAX_RATE (" +
+         bytes_text(context_.options.links.max_rate) + "/s)";
+}
+
 std::string Group::waiting_text(const Pending& pending) const {
   const Operation& op = *pending.op;
   const std::string for_so_long = std::to_string(pending.waited_total_ms / 1000) + " s";
@@ -29,7 +43,7 @@ std::string Group::waiting_text(const Pending& pending) const {
   if (ops_.is_deferred(op.key()))
     return text + "for an earlier call (a barrier waits for all, others for the same memory, for " +
            "room for a preimage, or for large ones that are under way)";
-  if (op.complete()) return text + "for the commit";
+  if (op.complete()) return text + "for the commit: it is complete here; " + no_commit_text();
   if (pending.gave_up) return text + "to fail at all members: there is no memory for it here";
   if (!op.running()) return text + "for the next epoch";
   if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
@@ -42,13 +56,20 @@ std::string Group::waiting_text(const Pending& pending) const {
   const std::string speed = ", " + bytes_text(lately * 1000 / in_ms) + "/s";
   if (lately > 0)
     text = describe_op(pending) + " moves, after " + for_so_long + ": " + done + speed;
-  if (peers.empty()) return lately > 0 ? text : text + "to send its part (" + done + ")";
+  const std::string held = held_text(pending);
+  if (peers.empty()) return (lately > 0 ? text : text + "to send its part (" + done + ")") + held;
   std::string owing;
   for (const std::uint32_t i : peers) {
     add_to_list(owing, describe_peer(pending.contributors[i], *pending.numbering));
   }
   text += lately > 0 ? "; the rest comes from " + owing : "for data from " + owing;
   if (lately == 0 && moved.done > 0) text += " (" + done + ")";
+  const std::uint64_t came = context_.links.segment_bytes_received();
+  if (lately == 0 && came > pending.said_came) {  // bytes count when their segment is whole
+    text += "; data come, " + bytes_text((came - pending.said_came) * 1000 / in_ms) +
+            "/s over all links, and no segment is whole yet";
+  }
+  text += held;
   // A rank that owes data may itself wait for a late rank: all ranks wait for the late ones.
   const auto those = [&](auto are, std::string_view do_what) {
     std::string list;

@@ -31,6 +31,8 @@ struct Pending {
   std::uint64_t say_waiting_ms = kSayWaitingMs;  // age at its next line in the log; doubled then
   std::uint64_t said_ms = 0;                     // age at its last line in the log
   std::uint64_t said_bytes = 0;                  // bytes moved by then
+  std::uint64_t said_came = 0;  // by then: bytes of segments that have come over all links,
+  std::uint64_t said_held = 0;  // and milliseconds for which the rate of this process held data
   // The next three are used by barriers only.
   std::map<PeerId, std::uint64_t> sends_before;  // to each peer, in this epoch, called before it
   std::set<PeerId> unanswered;  // peers that were asked (Flush) whether those sends have arrived

@@ -102,6 +102,11 @@ void describe_member(const State& s, MemberStatus& m) {
   const OpKey issued = report.issued;
   std::string detail = "in step " + std::to_string(m.step);
   if (issued.index > 0) detail += ", called " + to_string(OpKey{issued.step, issued.index - 1});
+  const auto open = s.done.lower_bound({m.group, OpKey{}});  // the oldest that is not committed
+  if (open != s.done.end() && open->first.first == m.group) {
+    const bool done = open->second.contains(m.peer);
+    detail += (done ? ", done with " : ", not done with ") + to_string(open->first.second);
+  }
   if (report.leaving) detail += ", wishes to leave";
   say(m, "running", std::move(detail));
 }

@@ -81,6 +81,8 @@ def test_a_member_that_alone_has_a_rate_keeps_to_it_and_all_get_the_results(
     peers = run_peers(reduces_in_a_run, 1, url, env=env)
     peers += run_peers(reduces_in_a_run, 1, url, env={**env, "PCCL_MAX_RATE": "32MB"}, first=1)
     free, held = (peer.next() for peer in peers)
+    assert "sends 32.0 MB/s at most over TCP" in peers[1].log()
+    assert "PCCL_MAX_RATE" not in peers[0].log()
     assert free["held_ms"] == 0
     assert held["held_ms"] > 200
     assert held["took_s"] >= (held["sent"] - BURST_BYTES) / RATE > 0.4

@@ -1,7 +1,9 @@
 // Elastic groups against a real master in this process: founding, commit, loss and replay,
 // admission with shared state, leaving.
 #include <future>
+#include <mutex>
 
+#include "base/log.h"
 #include "elastic_run.h"
 
 namespace pccl::testing {
@@ -26,6 +28,28 @@ TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
     EXPECT_EQ(one->contributors.size(), 2U);
   }
 }
+
+/// What the log says, on whichever thread.
+class LogLines {
+ public:
+  LogLines() {
+    set_log_sink([this](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex_);
+      text_ += std::string(line) + "\n";
+    });
+  }
+  ~LogLines() { set_log_sink(nullptr); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  [[nodiscard]] bool with(const std::string& words) {
+    const std::lock_guard lock(mutex_);
+    return text_.find(words) != std::string::npos;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
 
 /// A wait for this operation returns to the program.
 void returns_from(const Peer& peer, const std::shared_ptr<Ticket>& operation) {
@@ -78,6 +102,30 @@ TEST(ElasticGroup, an_event_names_the_members_that_were_lost) {
   auto names = heard.get_future();
   ASSERT_EQ(names.wait_for(std::chrono::milliseconds(kTestMs)), std::future_status::ready);
   EXPECT_EQ(names.get(), std::vector<std::string>{"node8/2"});
+}
+
+TEST(ElasticGroup, an_operation_that_is_complete_here_says_why_its_commit_does_not_come) {
+  LogLines lines;
+  std::vector<std::vector<float>> values(2, std::vector<float>(4, 1.0F));
+  Founded reached(2);
+  Founded cut_off(2);
+  const auto half = [&](Founded& run, std::vector<float>& memory) {
+    OpRequest request;
+    request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, memory.size()};
+    request.inputs = request.outputs = {buffer(memory)};
+    for (const Peer& peer : run.peers) {  // the root is done when its data have left
+      if (peer.engine->view(run.group).rank == 0) return peer.engine->post(run.group, request);
+    }
+    return std::shared_ptr<Ticket>();
+  };
+  const auto open = half(reached, values[0]);
+  const auto lost = half(cut_off, values[1]);
+  cut_off.master.stop();
+  const std::string where = "for the commit: it is complete here; ";
+  EXPECT_TRUE(wait_until([&] { return lines.with(where + "the master is reached, and other"); }));
+  EXPECT_TRUE(wait_until([&] { return lines.with(where + "this process has no connection to"); }));
+  EXPECT_FALSE(open->done());
+  EXPECT_FALSE(lost->done());
 }
 
 TEST(ElasticGroup, a_run_that_is_not_founded_in_time_says_what_founds_it) {

@@ -64,6 +64,40 @@ TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
       << lines.back();
 }
 
+TEST_F(GroupTexts, say_that_bytes_come_before_a_segment_is_whole) {
+  b.links.came = 1000;  // of other operations, before
+  b.post(broadcast(to));
+  b.links.came += 500'000;
+  b.group->tick(kSayWaitingMs);
+  EXPECT_NE(lines.back().find("for data from rank 0 (node7/4711); data come, 100.0 kB/s over all "
+                              "links, and no segment is whole yet"),
+            std::string::npos)
+      << lines.back();
+  b.group->tick(kSayWaitingMs);
+  EXPECT_EQ(lines.back().find("data come"), std::string::npos) << lines.back();
+}
+
+TEST_F(GroupTexts, name_the_rate_of_the_own_process_where_it_is_the_limit) {
+  a.options.links.max_rate = 2'000'000;
+  a.links.held_ms = 60'000;  // before
+  a.post(broadcast(from));
+  a.links.held_ms += 4000;
+  a.group->tick(kSayWaitingMs);
+  const std::string held = "; this member's sending is held by PCCL_MAX_RATE (2.0 MB/s)";
+  EXPECT_NE(lines.back().find(" to send its part (0 bytes of 3.1 MB sent)" + held),
+            std::string::npos)
+      << lines.back();
+  a.links.held_ms += 1000;
+  a.group->tick(kSayWaitingMs);
+  EXPECT_EQ(lines.back().find("PCCL_MAX_RATE"), std::string::npos) << lines.back();
+  b.options.links.max_rate = 2'000'000;
+  b.post(broadcast(to));
+  b.links.held_ms = 5000;
+  b.group->tick(kSayWaitingMs);
+  EXPECT_NE(lines.back().find("for data from rank 0 (node7/4711)" + held), std::string::npos)
+      << lines.back();
+}
+
 TEST_F(GroupTexts, name_the_ranks_that_have_not_called_it_yet) {
   b.post(broadcast(to));
   b.group->late_ones = {kRank0};

@@ -38,6 +38,21 @@ TEST(Status, names_each_member_with_what_it_does_and_how_late_it_is) {
   EXPECT_EQ(status.members[1].late_s, 7U);
 }
 
+TEST(Status, says_who_is_done_with_the_oldest_operation_that_is_not_committed) {
+  State s = in_office({member(1), member(2)});
+  at(s, 100);
+  static_cast<void>(tell(s, 1, Heartbeat{OpKey{1, 5}}));
+  static_cast<void>(tell(s, 1, Done{cast::kEpoch, {OpKey{1, 3}, OpKey{1, 4}}}));
+  static_cast<void>(tell(s, 2, Heartbeat{OpKey{1, 4}}));
+  Status status = status_of(s, {});
+  ASSERT_EQ(status.members.size(), 2U);
+  EXPECT_EQ(status.members[0].detail, "in step 1, called 1.4, done with 1.3");
+  EXPECT_EQ(status.members[1].detail, "in step 1, called 1.3, not done with 1.3");
+  static_cast<void>(tell(s, 2, Done{cast::kEpoch, {OpKey{1, 3}, OpKey{1, 4}}}));
+  status = status_of(s, {});
+  EXPECT_EQ(status.members[1].detail, "in step 1, called 1.4") << "both are committed";
+}
+
 TEST(Status, before_a_run_is_founded_whole_replicas_are_counted) {
   State s;
   s.config.min_peers = 2;
