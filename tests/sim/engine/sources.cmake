@@ -23,6 +23,7 @@ set_limit(kMbitAssumed "1")
 set_limit(kUngrantedBytesMax "32U << 10")
 set_limit(kKeptBytesMax "160U << 10")
 set_limit(kEagerSendsMax "4")
+set_limit(kAnnouncedSendsMax "8")
 set_limit(kRelayWindowBytes "8U << 10")
 file(CONFIGURE OUTPUT ${SIM_LIMITS}/base/limits.h CONTENT "${limits}" @ONLY)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
