@@ -398,6 +398,7 @@ TEST_F(FixedLinks,
 TEST_F(FixedLinks, a_link_of_the_run_that_is_lost_while_a_group_is_made_is_the_runs_to_dial) {
   make(/*of_run=*/true);
   const auto opened = node.links.opened.size();
+  node.links.sent.clear();  // of the group before
   group->link_down(kA, "connection reset by peer", Down::lost);
   EXPECT_FALSE(connected->done());
   EXPECT_EQ(node.links.opened.size(), opened);
