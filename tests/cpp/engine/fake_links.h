@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,6 +62,7 @@ class FakeLinks : public Links {
   [[nodiscard]] std::uint64_t bytes_sent() const override { return 0; }
   [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
   [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override {
+    if (before_view) before_view();
     const auto found = links.find(peer);
     return found == links.end() ? std::nullopt : std::optional(found->second);
   }
@@ -85,7 +87,8 @@ class FakeLinks : public Links {
   std::uint64_t held_ms = 0;
   std::string opening;
   std::map<PeerId, PeerId> vias;
-  std::map<PeerId, LinkView> links;  // of which something is known
+  std::map<PeerId, LinkView> links;   // of which something is known
+  std::function<void()> before_view;  // may be empty
 
  private:
   PeerId self_;
