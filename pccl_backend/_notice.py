@@ -59,7 +59,7 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     before: dict[int, Any] = {}
 
     def leave(number: int, frame: Any) -> None:
-        if _goes(number, grace_s):
+        if _goes(number, grace_s, time.monotonic()):
             return
         theirs = before[number]
         if callable(theirs):
@@ -106,11 +106,14 @@ def _hear(reader: int) -> None:
             numbers = os.read(reader, 64)
         except OSError:  # the program has closed all descriptors that it did not know
             return
+        if not numbers:  # or the end of the pipe that is written to
+            return
+        came = time.monotonic()
         for number in numbers:
             if number not in _grace_s:
                 continue
             time.sleep(HANDLER_S)
-            _goes(number, _grace_s[number])
+            _goes(number, _grace_s[number], came)
 
 
 def _is_forked() -> None:
@@ -141,12 +144,18 @@ _leaving_until = 0.0  # of time.monotonic(): until then this peer leaves, or has
 _going = threading.Lock()  # held by the handler, or by the thread that hears of signals
 
 
-def _goes(number: int, grace_s: float) -> bool:
-    """Is this peer leaving, or does it from now on? False without a group to leave."""
+def _goes(number: int, grace_s: float, came: float) -> bool:
+    """Is this peer leaving, or does it from now on? False without a group to leave.
+
+    Args:
+        number: The signal.
+        grace_s: Of that signal.
+        came: When it came. What came while this peer was leaving begins nothing later.
+    """
     if not _going.acquire(blocking=False):
         return True  # the other one sees to it
     try:
-        leaves = time.monotonic() < _leaving_until
+        leaves = came < _leaving_until
         return leaves or _go(signal.Signals(number).name, grace_s)
     finally:
         _going.release()

@@ -66,7 +66,7 @@ def test_without_a_group_the_handler_before_is_called() -> None:
 def test_a_signal_of_a_forked_child_is_none_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     time.sleep(2 * _notice.HANDLER_S)  # the thread has heard of the signals before
     heard: list[int] = []
-    monkeypatch.setattr(_notice, "_goes", lambda number, grace_s: heard.append(number) or True)
+    monkeypatch.setattr(_notice, "_goes", lambda number, *_: heard.append(number) or True)
     monkeypatch.setattr(_notice, "HANDLER_S", 0.0)
     leave_on(signal.SIGUSR1)
     child = os.fork()
@@ -98,3 +98,20 @@ def test_the_thread_gives_way_to_a_program_that_hears_of_signals_itself() -> Non
         signal.set_wakeup_fd(ours)
         os.close(reader)
         os.close(writer)
+
+
+@pytest.mark.parametrize(("leaves_for_s", "begun"), [(0.1, []), (-0.1, ["SIGTERM", "SIGTERM"])])
+def test_a_signal_that_came_while_the_process_was_leaving_begins_nothing_later(
+    monkeypatch: pytest.MonkeyPatch, leaves_for_s: float, begun: list[str]
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(_notice, "_go", lambda name, grace_s: names.append(name) or True)
+    monkeypatch.setattr(_notice, "_grace_s", {signal.SIGTERM: 1.0})
+    monkeypatch.setattr(_notice, "HANDLER_S", 2 * abs(leaves_for_s))
+    monkeypatch.setattr(_notice, "_leaving_until", time.monotonic() + leaves_for_s)
+    reader, writer = os.pipe()
+    os.write(writer, bytes([signal.SIGTERM, signal.SIGTERM]))  # the launcher's, and the group's
+    os.close(writer)
+    _notice._hear(reader)  # ends with the pipe
+    os.close(reader)
+    assert names == begun
