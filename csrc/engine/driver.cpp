@@ -138,11 +138,9 @@ void Driver::post(std::function<void()> function, Cost cost) {
       guard([&] { loop_.run_now(std::move(function), place); });
       return leave(lock);
     }
-    // A poster that runs the loop now leaves what is large to the engine's thread.
-    if (free || (s.user == User::poster && cost == Cost::large)) {
-      s.called = true;
-      s.stand_by.notify_one();
-    }
+    // A poster that runs the loop now leaves what is large to the engine's thread, and tells it.
+    if (free || (s.user == User::poster && cost == Cost::large)) s.called = true;
+    if (free) s.stand_by.notify_one();
   }
   loop_.post(std::move(function), place);
 }

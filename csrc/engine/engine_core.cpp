@@ -313,8 +313,8 @@ void EngineCore::tick() {
 
 void EngineCore::link_up(PeerId peer) {
   context_->note("link up", peer);
-  send_questions(*links_, peer,
-                 context_->windows.questions(peer));  // over the link before they may be lost
+  // Those over the link before may be lost.
+  send_questions(*links_, peer, context_->windows.questions(peer));
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 

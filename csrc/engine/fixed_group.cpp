@@ -149,30 +149,29 @@ void FixedGroup::now_connected() {
 /// A link that was there before this group may have been lost before, too, at one of its ends or at
 /// both: while the group is being made each is dialled anew once, by the run where it is the run's.
 /// A peer that is dead refuses.
-bool FixedGroup::dials_again(const Handle& handle) {
-  const PeerId peer = handle.peer;
+bool FixedGroup::dials_again(PeerId peer) {
   if (!connected_ || departed_.contains(peer) || trips_.contains(peer)) return false;
   if (context_.sibling(peer) || !dialled_again_.insert(peer).second) return false;
   awaited_.insert(peer);
   trips_.erase(context_.links.self());  // the peer has perhaps not heard that this one is connected
   if (of_run_) return true;
-  context_.links.open(handle, connect_timeout_ms_ - std::min(waited_ms_, connect_timeout_ms_),
+  const auto handle = std::find_if(handles_.begin(), handles_.end(),
+                                   [&](const Handle& one) { return one.peer == peer; });
+  context_.links.open(*handle, connect_timeout_ms_ - std::min(waited_ms_, connect_timeout_ms_),
                       true);
   return true;
 }
 
 void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   if (failure_.failed()) return;
-  const auto handle = std::find_if(handles_.begin(), handles_.end(),
-                                   [&](const Handle& one) { return one.peer == peer; });
-  if (how == Down::lost && dials_again(*handle)) return;
+  if (how == Down::lost && dials_again(peer)) return;
   if (of_run_ && connected_ && how == Down::unopened) return;  // over a third member, or never
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   // The loss of a sibling is this process's eviction, also while a group of the two is made.
   const bool evicts = how != Down::unopened && context_.sibling(peer);
-  const bool was_up = how == Down::lost || dialled_again_.contains(peer);
-  const bool never_up = !was_up || (how == Down::lost && awaited_.contains(peer));
+  const bool never_up =
+      how == Down::lost ? awaited_.contains(peer) : !dialled_again_.contains(peer);
   if (!left && connected_ && !of_run_ && !evicts && never_up) {
     fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;

@@ -84,7 +84,7 @@ class FixedGroup : public Group {
   void tell_others(const PeerToPeer& message);
   /// The link to the peer is up, or the peer has left.
   void no_longer_awaited(PeerId peer);
-  [[nodiscard]] bool dials_again(const Handle& handle);
+  [[nodiscard]] bool dials_again(PeerId peer);
   void links_may_be_up();
   void all_may_be_connected();
   void now_connected();

@@ -127,9 +127,7 @@ void RunServer::tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> 
 }
 
 bool RunServer::is_revoked(const TokenMark& token) const {
-  if (!state_.held) return false;
-  const auto& revoked = state_.held->revoked;
-  return std::find(revoked.begin(), revoked.end(), token) != revoked.end();
+  return state_.held && master::is_revoked(*state_.held, token);
 }
 
 // ------------------------------------------------------------------------------- what has happened
@@ -487,44 +485,44 @@ void RunServer::stand_back(const std::string& why) {
 
 // ------------------------------------------------------------------------------------- the lease
 
-/// Before a master asks for the lease, and while it stands by, it looks whose the run is.
 void RunServer::renew_lease() {
   if (lease_busy_ || stopping_) return;
-  const std::uint64_t now = clock_.now_ms();
   // The register that a master in charge has read must be the one that it writes.
-  const bool looks =
-      !has_lease_ && !register_busy_ && (looked_ms_ == 0 || now - looked_ms_ >= kLookAgainMs);
-  if (!looks && !has_lease_ && !lockout_.empty()) return;
+  const bool looks = !has_lease_ && !register_busy_ &&
+                     (looked_ms_ == 0 || clock_.now_ms() - looked_ms_ >= kLookAgainMs);
+  if (looks) return look();
+  if (has_lease_ || lockout_.empty()) hold_lease();
+}
+
+/// Before a master asks for the lease, and while it stands by, it looks whose the run is.
+void RunServer::look() {
   lease_busy_ = true;
-  struct Answer {
-    std::string lockout;
-    Result<bool> held = false;
-    std::string holder;
-  };
-  const auto answer = std::make_shared<Answer>();
+  const auto held = std::make_shared<std::optional<Result<Register>>>();
+  network_.in_background([store = register_, held] { held->emplace(store->read()); },
+                         [this, alive = std::weak_ptr(alive_), held] {
+                           if (alive.expired()) return;
+                           lease_busy_ = false;
+                           looked_ms_ = clock_.now_ms();
+                           lockout_ = (*held)->ok() ? lockout_of((*held)->value()) : "";
+                           if (!lockout_.empty()) return stand_back(lockout_);
+                           if (!stopping_) hold_lease();
+                         });
+}
+
+void RunServer::hold_lease() {
+  lease_busy_ = true;
+  const auto answer = std::make_shared<std::optional<Result<bool>>>();
+  const auto holder = std::make_shared<std::string>();
   network_.in_background(
-      [store = register_, answer, looks, config = state_.config, tokens = tokens_] {
-        if (looks) {
-          const auto held = store->read();
-          if (held.ok()) {
-            answer->lockout =
-                lockout(held.value(), config, tokens ? tokens->valid : std::vector<TokenMark>());
-          }
-        }
-        if (!answer->lockout.empty()) return;
-        answer->held = store->hold();
-        answer->holder = store->holder();
+      [store = register_, answer, holder] {
+        answer->emplace(store->hold());
+        *holder = store->holder();
       },
-      [this, alive = std::weak_ptr(alive_), answer, looks, now] {
+      [this, alive = std::weak_ptr(alive_), answer, holder] {
         if (alive.expired()) return;
         lease_busy_ = false;
-        if (looks) {
-          lockout_ = answer->lockout;
-          looked_ms_ = now;
-        }
-        if (lockout_.empty()) return lease_answered(answer->held, answer->holder);
-        has_lease_ = answer->held.ok() && answer->held.value();
-        stand_back(lockout_);
+        if (!lockout_.empty()) return stand_back(lockout_);  // seen meanwhile, by take_over
+        lease_answered(**answer, *holder);
       });
 }
 

@@ -100,6 +100,8 @@ class RunServer final : private ConnectionEvents {
   void answer_write(Event event);
   void step_down(const std::string& why);
   void renew_lease();
+  void look();
+  void hold_lease();
   void lease_answered(const Result<bool>& answer, const std::string& holder);
   [[nodiscard]] std::string lockout_of(const Register& held) const;
   void stand_back(const std::string& why);

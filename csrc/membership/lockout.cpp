@@ -23,27 +23,33 @@ std::string entrance_of(const Epoch& epoch) {
   return text.empty() ? "without a token" : "by " + text;
 }
 
-/// Does one of these tokens have this name?
-bool has_name(const std::vector<TokenMark>& tokens, const std::string& name) {
-  return std::any_of(tokens.begin(), tokens.end(),
-                     [&](const TokenMark& token) { return token.name == name; });
-}
-
 /// Are all members shut out by this token file, and not all of them by a register that names their
 /// tokens as revoked?
-bool shuts_out_all(const Register& held, std::vector<TokenMark> valid) {
-  std::erase_if(valid, [&](const TokenMark& token) {
-    return std::find(held.revoked.begin(), held.revoked.end(), token) != held.revoked.end();
-  });
+bool shuts_out_all(const Register& held, const std::vector<TokenMark>& valid) {
+  const std::set<std::string> open = names_that_open(held, valid);
+  std::set<std::string> revoked;
+  for (const TokenMark& token : held.revoked) revoked.insert(token.name);
   bool meant = true;
   for (const Member& m : held.epoch->members) {
-    if (has_name(valid, m.token)) return false;
-    meant = meant && has_name(held.revoked, m.token);
+    if (open.contains(m.token)) return false;
+    meant = meant && revoked.contains(m.token);
   }
   return !meant;
 }
 
 }  // namespace
+
+bool is_revoked(const Register& held, const TokenMark& token) {
+  return std::find(held.revoked.begin(), held.revoked.end(), token) != held.revoked.end();
+}
+
+std::set<std::string> names_that_open(const Register& held, const std::vector<TokenMark>& valid) {
+  std::set<std::string> names;
+  for (const TokenMark& token : valid) {
+    if (!is_revoked(held, token)) names.insert(token.name);
+  }
+  return names;
+}
 
 std::string lockout(const Register& held, const Config& config,
                     const std::vector<TokenMark>& valid) {

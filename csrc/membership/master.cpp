@@ -163,7 +163,7 @@ void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); 
 void write_revoked(State& s, const std::vector<TokenMark>& gone, Actions& out) {
   Register to = *s.held;
   for (const TokenMark& token : gone) {
-    if (std::find(to.revoked.begin(), to.revoked.end(), token) != to.revoked.end()) continue;
+    if (is_revoked(to, token)) continue;
     if (to.revoked.size() >= kRevokedMax) to.revoked.erase(to.revoked.begin());
     to.revoked.push_back(token);
   }
@@ -176,11 +176,7 @@ void write_revoked(State& s, const std::vector<TokenMark>& gone, Actions& out) {
 void on(State& s, const TokensAre& e, Actions& out) {
   s.tokens = e.valid.size();
   if (!s.holds) return;
-  const std::vector<TokenMark>& revoked = s.held->revoked;
-  std::set<std::string> valid;
-  for (const TokenMark& token : e.valid) {
-    if (std::find(revoked.begin(), revoked.end(), token) == revoked.end()) valid.insert(token.name);
-  }
+  const std::set<std::string> valid = names_that_open(*s.held, e.valid);
   std::vector<Member> gone;
   for_each_here_or_awaited(s, [&](const Member& m) {
     if (!m.token.empty() && !valid.contains(m.token)) gone.push_back(m);

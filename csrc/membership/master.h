@@ -458,6 +458,11 @@ struct State {
 /// when they are proposed again, and what helps. Empty: that is not the reason.
 [[nodiscard]] std::string founders_apart(const State& state);
 
+/// Does the register say that this token was revoked?
+[[nodiscard]] bool is_revoked(const Register& held, const TokenMark& token);
+/// The names of those of `valid` that open the run: all that are not revoked.
+[[nodiscard]] std::set<std::string> names_that_open(const Register& held,
+                                                    const std::vector<TokenMark>& valid);
 /// Why no member of the run in `held` could come to a master with this key and these tokens, and
 /// what to do: that master is not to take the run over. Empty: it may.
 [[nodiscard]] std::string lockout(const Register& held, const Config& config,

@@ -63,6 +63,13 @@ class TokensOf : public Server {
             std::make_shared<const Tokens>(std::vector{*files.value().tokens.find(name)}, "F"),
             run};
   }
+  /// A run of peers 1 and 2, which have come by the tokens a and b.
+  void a_and_b_run() {
+    start();
+    comes(holding("a"));
+    comes(holding("b"));
+    ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  }
   FakePeer& comes(const Entry& entry) {
     const std::uint64_t id = peers_.size() + 1;
     return *peers_.emplace_back(std::make_unique<FakePeer>(loop_, id, port_, entry));
@@ -177,10 +184,7 @@ TEST_F(TokensOf, a_token_that_is_taken_away_evicts_who_came_by_it_and_nobody_els
 }
 
 TEST_F(TokensOf, a_revoked_line_opens_nothing_when_it_is_back_in_a_file_nor_at_another_master) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   const Entry late = holding("b");
   std::ifstream file(master_.token_file);
   std::stringstream before;
@@ -208,10 +212,7 @@ TEST_F(TokensOf, a_revoked_line_opens_nothing_when_it_is_back_in_a_file_nor_at_a
 }
 
 TEST_F(TokensOf, a_line_with_a_new_secret_revokes_the_holders_of_the_old_one) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   cut("b");
   add("b");
   server_->reload_tokens();
@@ -267,20 +268,14 @@ TEST_F(TokensOf, who_has_shown_the_old_secret_does_not_enter_under_the_new_one_o
 }
 
 TEST_F(TokensOf, a_change_while_the_file_is_read_is_not_missed) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   server_->reload_tokens();  // is read in the background
   remove("b");
   ASSERT_TRUE(until([&] { return !peers_[1]->evicted.empty(); })) << log_text();
 }
 
 TEST_F(TokensOf, a_file_that_became_wrong_changes_nothing) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   std::ofstream(master_.token_file, std::ios::app) << "half";
   server_->reload_tokens();
   ASSERT_TRUE(until([&] { return said("the tokens of before stay") == 1; })) << log_text();
@@ -289,10 +284,7 @@ TEST_F(TokensOf, a_file_that_became_wrong_changes_nothing) {
 }
 
 TEST_F(TokensOf, a_line_that_was_taken_away_while_no_master_ran_is_revoked_too) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   const std::uint16_t port = port_;
   server_.reset();
   cut("b");
@@ -303,10 +295,7 @@ TEST_F(TokensOf, a_line_that_was_taken_away_while_no_master_ran_is_revoked_too) 
 }
 
 TEST_F(TokensOf, a_master_to_which_no_member_could_come_does_not_start) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   const std::uint16_t port = port_;
   server_.reset();
   const auto refused = [&](const std::string& token_file) {
@@ -363,10 +352,7 @@ TEST_F(TokensOf, a_process_that_invents_an_epoch_is_refused_and_holds_up_no_foun
 }
 
 TEST_F(TokensOf, an_epoch_that_was_only_proposed_is_none_that_has_been_started) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   // As if a proposal had come and had never been started: another one took its place, say.
   const EpochId proposed = EpochId::make(1, 1000);
   peer::State& liar = peers_[1]->state;
@@ -386,10 +372,7 @@ TEST_F(TokensOf, an_epoch_that_was_only_proposed_is_none_that_has_been_started) 
 }
 
 TEST_F(TokensOf, members_show_their_epoch_to_a_master_whose_register_is_lost) {
-  start();
-  comes(holding("a"));
-  comes(holding("b"));
-  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  a_and_b_run();
   peers_[1]->state.started->id = EpochId::make(9, 1);  // it has a mark, and of another epoch
   const std::uint16_t port = port_;
   server_.reset();
