@@ -275,6 +275,8 @@ class Master(Peer):
         self._port_file = folder / f"port-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "pccl_backend._cli", "--listen", f"127.0.0.1:{port}"]
         command += ["--port-file", str(self._port_file), *arguments]
+        if port and "--state" not in arguments:  # a run of days ago may have had the port
+            command += ["--state", str(folder / f"master-{port}")]
         super().__init__(command, dict(os.environ), "master")
         self.port = int(wait_until(self._opened, what=f"the master's port\n{self.log()}"))
 
