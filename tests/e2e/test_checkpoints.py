@@ -182,7 +182,9 @@ def sharded(index: int, url: str, folder: str, meet: str) -> None:
     run = pccl.elastic(model, optimizer, group, checkpoints=checkpoints)
     say(did="begin", step=run.state["step"], size=run.boundary.size)
     step = run.state["step"]
-    while hear() != "end":
+    while (word := hear()) != "end":
+        if word == "wait" and checkpoints._writing is not None:
+            checkpoints._writing.has_ended(60.0)
         x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(step))
         model(x).square().mean().backward()
         optimizer.step()
@@ -539,21 +541,19 @@ def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_
         return peers
 
     def steps(peers: list[Peer], *numbers: int) -> list[Any]:
-        """The bits of each rank after the last of these steps."""
+        """The bits of each rank after the last of these steps; each write ends before the next."""
         lines = []
         for number in numbers:
             for peer in peers:
-                peer.tell("go")
+                peer.tell("wait")
             lines = [peer.next(did="step", step=number) for peer in peers]
         return [line["bits"] for line in lines]
 
     peers = begin(2, 0)
-    steps(peers, 1, 2, 3)
-    wait_until(lambda: names(folder) == ["step-2"], what="a checkpoint")
-    bits = steps(peers, 4, 5)
+    bits = steps(peers, 1, 2, 3, 4, 5)
     assert bits[:2] == bits[2:]
     assert bits[0] != bits[1], "each rank has its own shard"
-    wait_until(lambda: "step-4" in names(folder), what="the next one")
+    wait_until(lambda: names(folder) == ["step-2", "step-4"], what="two checkpoints")
     for peer in peers:
         peer.kill()
 
