@@ -302,11 +302,11 @@ class ElasticRun:
 
         def reduced(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
-                future.value()
+                return _tensor_in(future.value(), buffer)
             except Exception as error:
                 # A hook that chains futures names its failure, whose class torch does not keep.
                 self._error = getattr(self._hook, "failure", None) or error
-            return buffer
+                return buffer
 
         done = done.then(reduced)
         return done
@@ -448,7 +448,7 @@ def elastic(
             `destroy_process_group`. None: nothing is loaded or saved.
         hook: For a DDP: the communication hook that averages a bucket in place of the one above, as
             `quantised_hook("int8", error_feedback=True)` makes one. It is called with the elastic
-            process group and the bucket.
+            process group and the bucket; the value of its future is the averaged bucket.
 
     Returns:
         The run: `boundary`, `state`, `left`, `samples`, `meet()`, `finish()`.
@@ -564,6 +564,21 @@ def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Any
     assert work is not None
     done: torch.futures.Future[Any] = work.get_future()
     return done
+
+
+def _tensor_in(value: Any, buffer: torch.Tensor) -> torch.Tensor:
+    """The reduced bucket that a hook's future holds: a tensor of its own, or the bucket's buffer.
+
+    Raises:
+        ValueError: It holds none.
+    """
+    one = value[0] if isinstance(value, list) and value else value  # as a Work's future has it
+    if not isinstance(one, torch.Tensor) or one.numel() != buffer.numel():
+        raise ValueError(
+            f"the future of hook has the value {type(one).__name__}; expected a tensor of "
+            f"{buffer.numel()} elements, the reduced bucket"
+        )
+    return one
 
 
 def _at_end_of_backward(function: Callable[[], None]) -> None:

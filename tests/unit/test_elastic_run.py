@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +297,47 @@ def test_the_gradients_of_a_failed_step_are_not_in_the_next_one() -> None:
     loop.model(torch.ones(2)).backward()
     assert loop.model.weight.grad is not None
     assert loop.model.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+class Bucket:
+    """The second bucket of a DDP, which queues nothing in a backward."""
+
+    def __init__(self) -> None:
+        self.gradients = torch.ones(3)
+
+    def index(self) -> int:
+        return 1
+
+    def buffer(self) -> torch.Tensor:
+        return self.gradients
+
+
+@pytest.mark.parametrize(
+    ("value_of", "found"),
+    [
+        (lambda buffer: 2.0 * buffer, [2.0, 2.0, 2.0]),  # a tensor of its own
+        (lambda buffer: [buffer.mul_(3.0)], [3.0, 3.0, 3.0]),  # as the future of a Work has it
+        (lambda _: None, None),
+        (lambda _: torch.ones(2), None),
+        (lambda _: [], None),
+    ],
+)
+def test_the_value_of_a_hooks_future_is_the_reduced_bucket(
+    value_of: Callable[[torch.Tensor], Any], found: list[float] | None
+) -> None:
+    def hook(_: Any, bucket: Any) -> torch.futures.Future[Any]:
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result(value_of(bucket.buffer()))
+        return done
+
+    loop, bucket = Loop(FakeGroup()), Bucket()
+    loop.run._hook = hook
+    reduced = loop.run._average(bucket).wait()
+    if found is None:
+        assert "expected a tensor of 3 elements, the reduced bucket" in str(loop.run._error)
+        assert reduced is bucket.gradients
+    else:
+        assert (reduced.tolist(), loop.run._error) == (found, None)
 
 
 def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> None:
