@@ -109,6 +109,7 @@ class ElasticRun:
         self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
         self._step_counted = False
         self._closures = 0  # that run now
+        self._warned = False
         self._in_backward = False
         self._passed: Boundary | None = None  # a boundary whose step has not been ended here yet
         self._error: Exception | None = None  # of a reduction in this backward
@@ -341,6 +342,7 @@ class ElasticRun:
         place = 1 if len(args) > 1 else "closure"
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
+            self._warn_without_boundary()
             return None
         if self._is_over() and not self.left:
             self.meet()  # the forwards of this step are in the closure
@@ -355,6 +357,16 @@ class ElasticRun:
         if place == 1:
             return (args[0], shielded, *args[2:]), kwargs
         return args, {**kwargs, "closure": shielded}
+
+    def _warn_without_boundary(self) -> None:
+        if self._is_over() and not (self.failed or self.left or self._warned):
+            self._warned = True
+            _log.warning(
+                "the optimizers step again, and no boundary was passed since they stepped: until "
+                "one is, no newcomer is admitted, no step is counted and no checkpoint saved. A "
+                "forward passes one in training mode alone (not after model.eval()), with "
+                "gradients; expected run.meet() after optimizer.step() in another loop"
+            )
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._stepped |= {i for i, o in enumerate(self._optimizers) if o is optimizer}

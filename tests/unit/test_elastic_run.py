@@ -350,6 +350,22 @@ def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> 
     assert (loop.run.boundary.step, loop.run.state["step"]) == (3, 2)
 
 
+def test_a_loop_that_passes_no_boundary_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop(FakeGroup())
+    for _ in range(2):
+        loop.step()
+    loop.run.meet()
+    loop.model.eval()  # with frozen statistics
+    for _ in range(3):
+        loop.step()
+        loop.run.meet()
+    assert not caplog.records
+    for _ in range(3):
+        loop.step()
+    (record,) = caplog.records
+    assert "no boundary was passed since they stepped" in record.getMessage()
+
+
 def test_what_is_read_after_the_optimizer_is_of_its_step() -> None:
     mine = sampler()
     loop = Loop(FakeGroup(size=2), sampler=mine)
