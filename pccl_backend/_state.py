@@ -280,6 +280,11 @@ class Exchange:
         self._look()
 
     def _compare(self, manifest: Manifest) -> None:
+        if lacks := sorted(self._mapping.objects() - manifest.values.keys()):
+            raise ValueError(
+                f"state[{lacks[0]!r}] is of an object here and missing in the run's shared state; "
+                "expected the same objects at all members"
+            )
         theirs = {entry.name: entry for entry in manifest.tensors}
         for name in sorted(theirs.keys() | self._tensors.keys()):
             if self._mapping.adopts(name):

@@ -183,6 +183,15 @@ def test_what_differs_is_named_and_nothing_changes() -> None:
     assert not any(new.optimizer.state.values())
 
 
+def test_an_object_that_the_run_does_not_share_is_named_and_stays() -> None:
+    offer = Exchange(SharedState(w=torch.ones(2), step=5), hasher).snapshot()
+    mine = SharedState(w=torch.zeros(2), loader=Meter(), step=0)
+    with pytest.raises(ValueError, match=r"state\['loader'\] is of an object here and missing in"):
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+    assert "loader" in mine
+    assert mine["w"].tolist() == [0.0, 0.0]
+
+
 def test_what_cannot_be_set_or_named_raises() -> None:
     trainer = Trainer("sgd", seed=1)
     with pytest.raises(ValueError, match="cannot be set"):
