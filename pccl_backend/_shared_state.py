@@ -15,6 +15,7 @@ from torch import nn
 
 Wanted = tuple[str, tuple[int, ...]]
 """dtype by name, and shape."""
+OTHERS = "others"  # the name of the state of an optimizer that is of no parameter
 TENSOR = "pccl tensor"  # the key of a dict that stands for one among plain values
 Take = Callable[[torch.Tensor], torch.Tensor]
 """What of a tensor is meant: the part that lies here, or the whole."""
@@ -117,7 +118,8 @@ class SharedState(State):
         group.refresh(state)
 
     The mapping holds the parameters, persistent buffers and extra state of a module; the groups of
-    an optimizer, and its state by the number of the parameter; one plain value for each other
+    an optimizer, and its state by the number of the parameter (what it keeps under other keys is
+    the plain value "optimizer.others"); one plain value for each other
     object that has `state_dict` and `load_state_dict` (tensors in it, or in an extra state, are
     part of that value); and of a DTensor the local part (one shard
     for each rank of a replica). An optimizer that has not stepped yet receives the state of the
@@ -169,8 +171,7 @@ class SharedState(State):
         head, _, tail = name.partition(".")
         part = self._parts[head]
         if isinstance(part, torch.optim.Optimizer) and tail:
-            number, _, key = tail.partition(".")
-            del part.state[_parameters(part)[int(number)]][key]
+            _delete_in_optimizer(part, tail)
         elif not tail:
             del self._parts[head]
 
@@ -203,12 +204,12 @@ class SharedState(State):
     def keep(self) -> Callable[[], None]:
         """Returns what gives the optimizers back the tensors and options that they have now."""
         optimizers = [p for p in self._parts.values() if isinstance(p, torch.optim.Optimizer)]
-        states = [{p: dict(state) for p, state in o.state.items()} for o in optimizers]
+        states = [{p: dict(o.state[p]) for p in o.state if _is_tensor(p)} for o in optimizers]
         groups = [[dict(group) for group in o.param_groups] for o in optimizers]
 
         def put_back() -> None:
             for optimizer, before, options in zip(optimizers, states, groups, strict=True):
-                for parameter in [p for p in optimizer.state if p not in before]:
+                for parameter in [p for p in optimizer.state if _is_tensor(p) and p not in before]:
                     del optimizer.state[parameter]
                 for parameter, state in before.items():
                     _make(optimizer.state[parameter], state)
@@ -321,9 +322,34 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, take: Take) -> Iterator[tupl
                 yield f"groups.{number}.{key}", take(value)
         plain.append({k: v for k, v in options.items() if not isinstance(v, torch.Tensor)})
     yield "groups", plain
+    if others := _others(optimizer):
+        yield OTHERS, _plain(others)
+
+
+def _others(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    """The state of an optimizer that is of no parameter: torch lets it have keys of any kind."""
+    return {key: value for key, value in optimizer.state.items() if not _is_tensor(key)}
+
+
+def _is_tensor(key: Any) -> bool:
+    return isinstance(key, torch.Tensor)
+
+
+def _delete_in_optimizer(optimizer: torch.optim.Optimizer, tail: str) -> None:
+    if tail == OTHERS:
+        for key in _others(optimizer):
+            del optimizer.state[key]
+        return
+    number, _, key = tail.partition(".")
+    del optimizer.state[_parameters(optimizer)[int(number)]][key]
 
 
 def _set_in_optimizer(optimizer: torch.optim.Optimizer, tail: str, value: Any) -> None:
+    if tail == OTHERS:
+        fitted = _as(_others(optimizer), value)
+        _delete_in_optimizer(optimizer, tail)
+        optimizer.state.update(fitted)
+        return
     if tail == "groups":
         if len(value) != len(optimizer.param_groups):
             raise ValueError(

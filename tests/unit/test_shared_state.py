@@ -98,6 +98,36 @@ def test_a_newcomer_goes_on_bit_for_bit_as_the_others(optimizer: str) -> None:
     ]
 
 
+class Warming(torch.optim.SGD):
+    """Counts its steps where torch lets an optimizer keep what is of no parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        mine = self.state["warming"]  # type: ignore[index]
+        mine["steps"] = mine.get("steps", 0) + 1
+        self.state["seen"] = torch.full((2,), float(mine["steps"]))  # type: ignore[index]
+        for group in self.param_groups:
+            group["lr"] = 0.01 * mine["steps"]
+        return super().step(closure)
+
+
+OPTIMIZERS["warming"] = lambda p: Warming(p, lr=0.1, momentum=0.9)
+
+
+def test_what_an_optimizer_keeps_of_no_parameter_comes_and_goes() -> None:
+    old, new = Trainer("warming", seed=1), Trainer("warming", seed=2)
+    old.train(3)
+    receive(new, old)
+    assert new.optimizer.state_dict()["state"]["warming"] == {"steps": 3}
+    for trainer in (old, new):
+        trainer.train(2)
+    assert new.offer().digest == old.offer().digest
+    fresh = Trainer("warming", seed=3)
+    receive(new, fresh)
+    assert set(new.optimizer.state) <= set(new.model.parameters())
+    old.state.keep()()
+    assert old.optimizer.state["warming"] == {"steps": 5}  # type: ignore[index]
+
+
 def test_what_the_run_does_not_have_yet_is_given_up() -> None:
     old, new = Trainer("adamw", seed=1), Trainer("adamw", seed=2)
     new.train(2)  # before it joined
