@@ -20,6 +20,7 @@ from ._state import (
     decode_manifest,
     describe,
     dtype_name,
+    in_order_of,
     plain_of,
     steps_to_plain,
 )
@@ -56,6 +57,9 @@ def read(path: Path, state: State, *, rank: int, size: int, unpickle: bool) -> N
         raise ValueError(
             f"state[{missing[0]!r}] is not in {path}; expected the objects that it was written with"
         )
+
+    mine = plain_of(state)
+    values = {name: in_order_of(mine.get(name), value) for name, value in values.items()}
 
     def replace() -> None:
         state.adopt_wholes(wanted)

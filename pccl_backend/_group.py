@@ -151,8 +151,9 @@ class ElasticGroup:
             state: Contiguous tensors of any shape `(...)`, on CPU or CUDA, and plain values (None,
                 bool, int, float, str, bytes, lists and dicts of them), by name; names, shapes and
                 dtypes are the same at all members. Tensors that differ are written in place, plain
-                values are replaced in the mapping. The integer under "step" is the state's
-                revision. None: there is no shared state.
+                values are replaced in the mapping (of a dict the keys keep the order that they have
+                here). The integer under "step" is the state's revision. None: there is no shared
+                state.
             verify: Compare the states even if nothing else asks for a vote; the same value at all
                 members.
             timeout_s: Seconds until the members that have not come are evicted (None:

@@ -191,7 +191,8 @@ class Exchange:
 
         def replace() -> Snapshot:
             self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
-            replace_plain(self._mapping, manifest.values)
+            values = {n: in_order_of(plain.get(n), v) for n, v in manifest.values.items()}
+            replace_plain(self._mapping, values)
             self._look()  # both may have made tensors anew
             memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
             targets.extend(e.name for e in new)
@@ -302,6 +303,24 @@ class Exchange:
 def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:
     """The values of a state that are not tensors."""
     return {n: v for n, v in mapping.items() if not isinstance(v, torch.Tensor)}
+
+
+def in_order_of(mine: Any, theirs: Any) -> Any:
+    """`theirs`, a plain value, with the keys of each dict in the order that they have in `mine`.
+
+    Manifests hold keys in their own order. Keys that are not in `mine` come last.
+    """
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        keys = [
+            *(key for key in mine if key in theirs),
+            *(key for key in theirs if key not in mine),
+        ]
+        return {key: in_order_of(mine.get(key), theirs[key]) for key in keys}
+    for kind in (list, tuple):
+        alike = isinstance(theirs, kind) and isinstance(mine, kind)
+        if alike and len(theirs) == len(mine):
+            return kind(in_order_of(*pair) for pair in zip(mine, theirs, strict=True))
+    return theirs
 
 
 def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> None:

@@ -291,6 +291,20 @@ def test_plain_values_of_an_object_come_in_the_classes_that_it_has() -> None:
     assert before["counts"] == {}, "what the object had is unchanged"
 
 
+def test_keys_keep_the_order_that_they_have_here() -> None:
+    theirs, mine = Meter(), Meter()
+    theirs.order.update(wiki=5, code=3, books=2)
+    mine.order.update(wiki=1, code=1, books=1)
+    plain = {"z": [{"y": 1, "x": 2}], "b": 1, "a": 2}
+    offer = Exchange(SharedState(meter=theirs, plain=plain, step=5), hasher).snapshot()
+    begun = {"z": [{"y": 0, "x": 0}], "old": 1, "a": 0}
+    state = SharedState(meter=mine, plain=begun, step=3)
+    Exchange(state, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+    assert mine.order == theirs.order, "an OrderedDict, which knows its order"
+    assert list(state["plain"]) == ["z", "a", "b"]
+    assert list(state["plain"]["z"][0]) == ["y", "x"]
+
+
 class Scaled(nn.Module):
     """Makes its buffer anew when its plain value is set."""
 
