@@ -390,6 +390,11 @@ def check_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
             f"state[{name!r}] with shape {tuple(tensor.shape)} and strides {tensor.stride()} is "
             "not contiguous; expected a contiguous tensor"
         )
+    if tensor.numel() > 0 and tensor.data_ptr() == 0:
+        raise ValueError(
+            f"state[{name!r}] is a {type(tensor).__name__} without memory of its own (a subclass "
+            "that holds other tensors, or a storage that was freed); expected a dense tensor"
+        )
     return tensor
 
 

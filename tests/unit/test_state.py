@@ -489,10 +489,29 @@ def test_another_structure_is_an_error_that_names_the_first_difference(
     assert mine["scalar"].item() == 0
 
 
+class Coded(torch.Tensor):
+    """Holds another tensor and no memory of its own, as torchao's 8-bit optimizer states do."""
+
+    def __new__(cls) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, (3, 5))  # type: ignore[attr-defined]
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+def freed() -> torch.Tensor:
+    tensor = torch.zeros(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [
         ({"w": torch.zeros(3, 5).t()}, "not contiguous"),
+        ({"w": Coded()}, r"state\['w'\] is a Coded without memory of its own"),
+        ({"w": freed()}, r"state\['w'\] is a Tensor without memory of its own"),
         ({"w": torch.zeros(3, 5).to_sparse()}, "layout"),
         ({"w": torch.zeros(3, device="meta")}, "meta"),
         ({"x": object()}, r"state\['x'\] is a object"),
