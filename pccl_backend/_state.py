@@ -121,9 +121,13 @@ class Exchange:
         self._hosts: dict[str, torch.Tensor] = {}
         self._digests: dict[str, bytes] = {}  # of tensors that nobody has written since
         revision_of(mapping)
+        characters = 0
         for name, value in items:
             if not isinstance(value, torch.Tensor):
-                _encode(value, f"state[{name!r}]", 0)
+                characters += _characters(_encode(value, f"state[{name!r}]", 0))
+        _check_size(
+            characters
+        )  # at each boundary: at one that votes all members would fail at once
 
     @property
     def bytes_received(self) -> int:
@@ -407,12 +411,25 @@ def encode_manifest(entries: Sequence[TensorEntry], values: dict[str, Any]) -> b
     tensors = [[e.name, e.dtype, list(e.shape), e.digest.hex()] for e in entries]
     plain = [[name, _encode(values[name], f"state[{name!r}]", 0)] for name in sorted(values)]
     text = json.dumps([FORMAT, tensors, plain], ensure_ascii=True, separators=(",", ":")).encode()
-    if len(text) > MANIFEST_BYTES_MAX:
+    _check_size(len(text))
+    return text
+
+
+def _check_size(octets: int) -> None:
+    if octets > MANIFEST_BYTES_MAX:
         raise ValueError(
-            f"the plain values of the state take {len(text)} bytes; expected at most "
+            f"the plain values of the state take {octets} bytes; expected at most "
             f"{MANIFEST_BYTES_MAX}: put large data into tensors"
         )
-    return text
+
+
+def _characters(encoded: Any) -> int:
+    """How many a manifest has of this value, which `_encode` has made, at least."""
+    if isinstance(encoded, str):
+        return len(encoded)
+    if isinstance(encoded, list):
+        return len(encoded) + sum(map(_characters, encoded))
+    return 1
 
 
 def decode_manifest(text: bytes) -> Manifest:

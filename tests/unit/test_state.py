@@ -17,6 +17,7 @@ from pccl_backend._shared_state import SharedState
 from pccl_backend._state import (
     DEPTH_MAX,
     FORMAT,
+    MANIFEST_BYTES_MAX,
     Exchange,
     Item,
     Snapshot,
@@ -526,6 +527,14 @@ def freed() -> torch.Tensor:
 )
 def test_what_cannot_be_shared_is_refused_by_name(state: dict[Any, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
+        Exchange(state, hasher)
+
+
+def test_plain_values_that_have_grown_too_large_are_refused_before_a_vote() -> None:
+    state = {"log": [b"\0" * (MANIFEST_BYTES_MAX // 2 - 100)]}
+    Exchange(state, hasher)
+    state["log"].append(b"\0" * 100)
+    with pytest.raises(ValueError, match="the plain values of the state take 67108"):
         Exchange(state, hasher)
 
 
