@@ -29,7 +29,7 @@ from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
 from ._sampler import ElasticSampler
 from ._session import talk
-from ._shared_state import SharedState
+from ._shared_state import SharedState, Take
 
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoints  # takes a second to import; the program has done that
@@ -61,10 +61,42 @@ class LeftRun(SystemExit):
         self.code = 0
 
 
+GRADIENTS = "gradients"
+
+
 class _RunState(SharedState):
-    """The state of an ElasticRun: what its sampler has counted follows from the outcomes."""
+    """The state of an ElasticRun: what its sampler has counted follows from the outcomes.
+
+    The plain value "gradients" has the numbers of the parameters with a gradient between two steps,
+    if there are any (`zero_grad(set_to_none=False)`). An optimizer decays and moves a parameter
+    whose gradient is zero, and leaves one alone that has none: so a newcomer gets zeros there.
+    """
 
     run: ElasticRun | None = None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name != GRADIENTS:
+            super().__setitem__(name, value)
+            return
+        there = set(value)
+        for number, parameter in enumerate(self._parts["model"].parameters()):
+            if number not in there:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def __delitem__(self, name: str) -> None:
+        if name == GRADIENTS:
+            self[name] = []
+        else:
+            super().__delitem__(name)
+
+    def _flat(self, take: Take | None = None) -> dict[str, Any]:
+        flat = super()._flat(take)
+        parameters = enumerate(self._parts["model"].parameters())
+        if there := [number for number, parameter in parameters if parameter.grad is not None]:
+            flat[GRADIENTS] = there
+        return flat
 
     def settle(self, contributors: tuple[int, ...] | None) -> None:
         if self.run is not None:
@@ -504,7 +536,11 @@ def elastic(
             "after fully_shard"
         )
     extra = dict(state or {})
-    taken = {"model", *(f"optimizer{i}" for i in ("", *range(len(several))))} & extra.keys()
+    taken = {
+        "model",
+        GRADIENTS,
+        *(f"optimizer{i}" for i in ("", *range(len(several)))),
+    } & extra.keys()
     if taken:
         raise ValueError(f"state has the name {min(taken)!r}; expected names of further things")
     samplers = [part for part in extra.values() if isinstance(part, ElasticSampler)]

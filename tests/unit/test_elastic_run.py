@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from test_checkpoint_files import ctrl_c_in
+from test_state import Sources, agree, hasher
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -32,6 +33,7 @@ from pccl_backend import (
 )
 from pccl_backend._checkpoint_files import is_locked, lock, unlock
 from pccl_backend._sampling import Deal
+from pccl_backend._state import Exchange
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -364,6 +366,26 @@ def test_a_loop_that_passes_no_boundary_is_told_so_once(caplog: pytest.LogCaptur
         loop.step()
     (record,) = caplog.records
     assert "no boundary was passed since they stepped" in record.getMessage()
+
+
+def test_a_newcomer_has_a_gradient_where_the_members_have_one() -> None:
+    theirs, mine = Loop(FakeGroup()), Loop(FakeGroup())
+
+    def receive() -> None:
+        offer = Exchange(theirs.run.state, hasher).snapshot()
+        shared = Exchange(mine.run.state, hasher, Sources(a=offer))
+        assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+
+    theirs.step()
+    theirs.optimizer.zero_grad(set_to_none=False)  # AdamW, say, decays what has one
+    theirs.model.bias.grad = None
+    receive()
+    assert mine.model.weight.grad is not None
+    assert mine.model.weight.grad.tolist() == [[0.0, 0.0]]
+    assert mine.model.bias.grad is None
+    theirs.optimizer.zero_grad()
+    receive()
+    assert mine.model.weight.grad is None
 
 
 def test_what_is_read_after_the_optimizer_is_of_its_step() -> None:
