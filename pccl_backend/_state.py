@@ -125,9 +125,8 @@ class Exchange:
         for name, value in items:
             if not isinstance(value, torch.Tensor):
                 characters += _characters(_encode(value, f"state[{name!r}]", 0))
-        _check_size(
-            characters
-        )  # at each boundary: at one that votes all members would fail at once
+        # At each boundary: at one that votes all members would fail at once.
+        _check_size(characters)
 
     @property
     def bytes_received(self) -> int:
