@@ -251,8 +251,9 @@ void on(State& s, const LinkMeasured& e, Actions& out) {
 // ------------------------------------------------------------------------------------------ Start
 
 /// Logs one line for an epoch: in the master's words, if these are about the epoch in which this
-/// peer was before.
-void say_changes(const State& s, const Configure& change, const std::optional<Epoch>& before,
+/// peer was before. Of epochs of the same members that follow one another for the same reason (a
+/// program that has each boundary vote) the first has a line.
+void say_changes(State& s, const Configure& change, const std::optional<Epoch>& before,
                  Actions& out) {
   const std::string head = "epoch " + to_string(change.epoch) + ", " +
                            count_of(s.started->members.size(), "member") + ": ";
@@ -260,8 +261,10 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
     out.push_back(Say{false, head + "this peer is " + name_of(s.started->members, s.self)});
     return;
   }
-  if (change.lost.empty() && change.joined.empty()) return;
-  if (before->id == s.started->base && !s.why.empty()) {
+  const bool same = change.lost.empty() && change.joined.empty();
+  const std::string said = std::exchange(s.said_why, same ? s.why : "");
+  if (same && (s.why.empty() || s.why == said)) return;
+  if (same || (before->id == s.started->base && !s.why.empty())) {
     out.push_back(Say{false, head + s.why});
     return;
   }

@@ -274,6 +274,7 @@ struct State {
   bool adopting = false;  // between Adopt and Fetched: the state that this peer holds is not known
   StateRoot agreed;       // of the newest proposal at a boundary that was answered with Ready
   std::string why;        // `why` of that proposal
+  std::string said_why;   // of the newest epoch with a line, if its members stayed the same
   std::uint64_t pending = 0;  // operations without an outcome
   std::set<PeerId> here;      // members of `started`
   std::map<PeerId, std::uint32_t>

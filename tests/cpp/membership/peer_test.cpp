@@ -86,6 +86,32 @@ TEST(Peer, the_round_trips_of_its_links_go_to_the_master_and_those_of_all_come_b
   EXPECT_EQ(begun[0].lines, of_group);
 }
 
+TEST(Peer, an_epoch_of_the_same_members_has_a_line_once_for_each_reason) {
+  State s = founded();
+  std::uint32_t number = 1;
+  const auto line_of = [&](const std::string& why, std::vector<Member> members) {
+    Propose next = propose(++number, std::move(members), true);
+    next.epoch.base = s.started->id;
+    next.why = why;
+    const std::vector<PeerId> pinned = ids_of(next.epoch.members);
+    const EpochId id = next.epoch.id;
+    static_cast<void>(step(s, FromMaster{std::move(next)}));
+    static_cast<void>(step(s, LinksUp{id}));
+    const auto said = all<Say>(step(s, FromMaster{start(number, number, pinned)}));
+    return said.empty() ? std::string() : said.at(0).text;
+  };
+  const std::vector<Member> two{member(1), member(2)};
+  EXPECT_EQ(line_of("a boundary votes", two), "epoch 1.2, 2 members: a boundary votes");
+  EXPECT_EQ(line_of("a boundary votes", two), "");
+  EXPECT_EQ(line_of("anew", two), "epoch 1.4, 2 members: anew");
+  EXPECT_EQ(line_of("a boundary votes", two), "epoch 1.5, 2 members: a boundary votes");
+  EXPECT_EQ(line_of("rank 2 joined", {member(1), member(2), member(3)}),
+            "epoch 1.6, 3 members: rank 2 joined");
+  EXPECT_EQ(line_of("a boundary votes", {member(1), member(2), member(3)}),
+            "epoch 1.7, 3 members: a boundary votes");
+  EXPECT_EQ(line_of("", {member(1), member(2), member(3)}), "") << "an old master";
+}
+
 TEST(Peer, what_was_taken_back_is_fetched_again) {
   State s = at_door(3, root(0, 'z'));
   const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
