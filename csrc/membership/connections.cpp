@@ -55,6 +55,22 @@ void hear_of_itself(State& s, const PeerConnected& e) {
   s.wishes = s.wishes || peer.report.at_once;
 }
 
+/// To a peer that reports an epoch of a run which is over, as the register says.
+std::string text_of_the_end(const State& s, PeerId p, EpochId started) {
+  const Epoch& last = *s.held->epoch;  // else the epoch of the peer is not known
+  std::string text = "no member is left: the newest epoch in this master's register is " +
+                     to_string(last.id) + ", of " + count_of(last.members.size(), "member") +
+                     ", and the run of that register is over, since all had left or were lost" +
+                     why_lost(s, p);
+  if (!contains(last.members, p)) {
+    text += ". The register does not name this process, which is in epoch " + to_string(started) +
+            ": if it is of another run (a master without --state takes the file that an earlier "
+            "one of its port and name has left), start the master with that of this run, or, "
+            "where that is lost, with a new --state file and --adopt, while members still run";
+  }
+  return text;
+}
+
 /// Takes in the peer, or sends it away. False: this has changed what the master is about.
 bool answer(State& s, const PeerConnected& e, Actions& out) {
   const PeerId p = e.hello.member.peer();
@@ -85,10 +101,11 @@ bool answer(State& s, const PeerConnected& e, Actions& out) {
     out.push_back(Close{p});
     forget(s, p, "left", out);
   } else if (report.started && !member) {
-    const std::string what = own(s) == nullptr ? "no member is left"
-                                               : "the run has gone on to epoch " +
-                                                     to_string(own(s)->id) + " without this peer";
-    evict(s, p, what + why_lost(s, p), out);
+    evict(s, p,
+          own(s) == nullptr ? text_of_the_end(s, p, *report.started)
+                            : "the run has gone on to epoch " + to_string(own(s)->id) +
+                                  " without this peer" + why_lost(s, p),
+          out);
   } else {
     send(s, p, welcome(s, p), out);
   }

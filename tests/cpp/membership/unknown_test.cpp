@@ -79,6 +79,31 @@ TEST(Unknown, an_adopted_epoch_counts_its_own_steps_where_the_register_is_of_a_r
   EXPECT_EQ(lost.s.writing->passed, 12U) << "else its votes for step 12 would never count";
 }
 
+TEST(Unknown, a_member_of_another_run_than_that_of_the_register_hears_what_the_register_says) {
+  Stranger stale(/*adopt=*/false, /*refound=*/false,
+                 Register{9, Epoch{EpochId::make(9, 2), {member(8)}, {}, true}, 40, true});
+  stale.hello(1, {1});
+  const auto told = sent<Evicted>(stale.out);
+  ASSERT_EQ(told.size(), 1U);
+  const std::string& text = told[0].second.text;
+  EXPECT_TRUE(
+      text.starts_with("no member is left: the newest epoch in this master's register is "
+                       "9.2, of 1 member, and the run of that register is over"))
+      << text;
+  EXPECT_NE(text.find("does not name this process, which is in epoch 7.3"), std::string::npos);
+  EXPECT_NE(text.find("--adopt"), std::string::npos);
+}
+
+TEST(Unknown, a_member_that_comes_after_the_end_of_its_run_hears_of_no_other_run) {
+  Stranger late(/*adopt=*/false, /*refound=*/false,
+                Register{9, Epoch{EpochId::make(7, 3), {member(1)}, {}, true}, 12, true});
+  late.hello(1, {1});
+  const auto told = sent<Evicted>(late.out);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_NE(told[0].second.text.find("7.3, of 1 member, and the run"), std::string::npos);
+  EXPECT_EQ(told[0].second.text.find("--adopt"), std::string::npos);
+}
+
 TEST(Unknown, after_its_patience_an_epoch_is_adopted_with_those_who_are_here) {
   Stranger lost(/*adopt=*/true);
   lost.hello(2, {1, 2, 3});
