@@ -38,7 +38,9 @@ def links() -> list[dict[str, Any]]:
         nothing now), `lanes_lost` (connections that the link has lost and gone on without),
         `round_trip_s` (the shortest of the last minutes that TCP has seen, in
         seconds; 0.0: not known), `bbr` (whether its connections use BBR), `limit` (bytes a second
-        to which the link has last held itself because its line carries no more; 0: none).
+        to which the link has last held itself because its line carries no more; 0: none),
+        `by_lane` (a dict for each connection, the one for small messages first: `bytes_sent`,
+        `bytes_resent`, `rate` in bytes a second as TCP has last measured it, `round_trip_s`).
 
     Raises:
         OperationTimeoutError: The engine's thread was busy for 30 s.

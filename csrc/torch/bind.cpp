@@ -124,6 +124,16 @@ py::list links() {
     dict["round_trip_s"] = static_cast<double>(view.round_trip_us) / 1e6;
     dict["bbr"] = view.bbr;
     dict["limit"] = view.pace;
+    py::list lanes;
+    for (const LaneView& lane : view.lanes) {
+      py::dict one;
+      one["bytes_sent"] = lane.bytes_sent;
+      one["bytes_resent"] = lane.bytes_resent;
+      one["rate"] = lane.rate;
+      one["round_trip_s"] = static_cast<double>(lane.round_trip_us) / 1e6;
+      lanes.append(one);
+    }
+    dict["by_lane"] = lanes;
     list.append(dict);
   }
   return list;

@@ -20,7 +20,8 @@ struct Line {
   std::uint64_t arrived_bytes = 0;  // also those behind one that is lost
   std::uint64_t sent_bytes = 0;     // with those that were sent again
   std::uint64_t resent_bytes = 0;
-  bool by_model = false;  // BBR sends: as fast as bytes arrive, whatever is lost
+  std::uint64_t delivered_rate = 0;  // bytes a second, of the newest measurement of the kernel
+  bool by_model = false;             // BBR sends: as fast as bytes arrive, whatever is lost
 };
 
 /// Is the queue of a line long: a quarter of the shortest round trip, and 5 ms at least?

@@ -303,6 +303,17 @@ LinkView Link::view() const {
   return view;
 }
 
+std::vector<LaneView> Link::lane_views() const {
+  std::vector<LaneView> views;
+  for (const Held& held : lanes_) {
+    if (!held.lane->open()) continue;
+    const Lane::Sent sent = held.lane->sent();
+    const Line& line = sent.line;
+    views.push_back({sent.bytes, line.resent_bytes, line.delivered_rate, line.trip_us});
+  }
+  return views;
+}
+
 void Link::start() {
   started_ = true;
   long_ = lanes_.front().lane->sent().line.least_trip_us >= kLongTripUs;

@@ -89,6 +89,7 @@ class Link : public LaneOwner {
   /// the link sends.
   void mend(std::uint64_t now_ms);
   [[nodiscard]] LinkView view() const;
+  [[nodiscard]] std::vector<LaneView> lane_views() const;
   /// Does it stay on this machine, without a network?
   [[nodiscard]] bool local() const { return !lanes_.empty() && lanes_.front().lane->local(); }
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }

@@ -94,7 +94,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   [[nodiscard]] std::vector<LinkView> views() const override {
     std::vector<LinkView> views;
     for (const auto& [peer, link] : links_) {
-      if (link->state == Link::State::up) views.push_back(link->view());
+      if (link->state != Link::State::up) continue;
+      views.push_back(link->view());
+      views.back().lanes = link->lane_views();
     }
     return views;
   }

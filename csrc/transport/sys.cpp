@@ -33,6 +33,7 @@ constexpr std::size_t kMssOffset = 16;
 constexpr std::size_t kRttOffset = 68;
 constexpr std::size_t kUnsentOffset = 144;
 constexpr std::size_t kMinRttOffset = 148;
+constexpr std::size_t kDeliveredRateOffset = 160;
 constexpr std::size_t kPacketsArrivedOffset = 192;
 constexpr std::size_t kBytesSentOffset = 200;
 constexpr std::size_t kBytesResentOffset = 208;
@@ -189,6 +190,7 @@ Line line_of(int fd) {
   line.unsent_bytes = number(kUnsentOffset, std::uint32_t{0});
   line.sent_bytes = number(kBytesSentOffset, std::uint64_t{0});
   line.resent_bytes = number(kBytesResentOffset, std::uint64_t{0});
+  line.delivered_rate = number(kDeliveredRateOffset, std::uint64_t{0});
   return line;
 }
 

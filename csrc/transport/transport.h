@@ -161,6 +161,14 @@ struct LinkOptions {
   std::uint64_t max_rate = 0;  // bytes a second that all lanes over TCP send together; 0: no cap
 };
 
+/// One connection of a link.
+struct LaneView {
+  std::uint64_t bytes_sent = 0;  // frames
+  std::uint64_t bytes_resent = 0;
+  std::uint64_t rate = 0;           // bytes a second at which data has arrived lately; 0: not known
+  std::uint64_t round_trip_us = 0;  // now
+};
+
 /// What a link that is up has carried since then, and over what, for people.
 struct LinkView {
   PeerId peer;
@@ -176,6 +184,7 @@ struct LinkView {
   std::uint64_t round_trip_us = 0;  // the shortest; 0: not known
   bool bbr = false;                 // its lanes use BBR
   std::uint64_t pace = 0;           // bytes a second that it is held to; 0: to none
+  std::vector<LaneView> lanes;      // those open, the small one first; of Links::views alone
 };
 
 /// A link has a small lane, its first, and bulk lanes, which join it: the side that dials adds

@@ -46,6 +46,8 @@ def reduces(rank: int, world: int, meet: str) -> None:
     assert sum(link["bytes_sent"] for link in links) >= counters["bytes_sent"] > 0
     assert sum(link["bytes_received"] for link in links) > 100_000
     assert all(link["lanes"] >= 2 and not link["bbr"] and link["limit"] == 0 for link in links)
+    assert all(len(link["by_lane"]) == link["lanes"] for link in links)
+    assert all(sum(lane["bytes_sent"] for lane in link["by_lane"]) > 0 for link in links)
     carriers = sorted(link["carrier"] for link in links)
     say(sent=counters["bytes_sent"], shared=counters["bytes_shared"], carriers=carriers)
     hear()

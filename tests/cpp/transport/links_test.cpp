@@ -295,6 +295,27 @@ struct ThreeLanes {
   test::BarePeer peer{pair, test::key_below(pair.high_id()), 5, 3};
 };
 
+TEST(Links, tell_what_each_lane_has_carried_where_they_are_asked) {
+  Bulk bulk(32U << 20, three_lanes());
+  auto& [pair, tensor, memory] = bulk;
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived_bytes == memory.size(); }));
+  const std::vector<LinkView> views = pair.low.links->views();
+  ASSERT_EQ(views.size(), 1U);
+  ASSERT_EQ(views[0].lanes.size(), 1 + views[0].bulk_lanes);
+  std::uint64_t carried = 0;
+  std::uint64_t fastest = 0;
+  std::uint64_t resent = 0;
+  for (const LaneView& lane : views[0].lanes) {
+    carried += lane.bytes_sent;
+    resent += lane.bytes_resent;
+    fastest = std::max(fastest, lane.rate);
+  }
+  EXPECT_GE(carried, memory.size());
+  EXPECT_GT(fastest, 0U);
+  EXPECT_EQ(resent, views[0].bytes_resent);
+  EXPECT_TRUE(pair.low.links->view(pair.high_id())->lanes.empty()) << "a look of the engine's own";
+}
+
 TEST(Links, the_loss_of_the_small_lane_takes_the_whole_link_down_at_once) {
   ThreeLanes at;
   at.peer.clients[0].reset();
