@@ -202,7 +202,7 @@ def sha256(items: list[tuple[int, int]]) -> list[bytes]:
 
 def in_flight() -> list[dict[str, Any]]:
     """Operations of the elastic group without an outcome: op ("step.index"), kind, bytes_sent,
-    bytes_received, complete. Safe to call from any thread at any time.
+    bytes_received, complete, algorithm. Safe to call from any thread at any time.
     """
 
 def counters() -> dict[str, int]: ...

@@ -17,7 +17,8 @@ def counters() -> dict[str, int]:
         (of the sent ones, those that went through shared memory), `bytes_relayed`
         (passed on between two members that cannot reach each other), `ops_committed`,
         `ops_replayed`, `ops_failed` (collectives), `epochs` (of the elastic group), `rate_held_ms`
-        (milliseconds in which data waited because of `max_rate`).
+        (milliseconds in which data waited because of `max_rate`), and `ops_by_` with the name of
+        an algorithm, `ops_by_ring` for example (those of `ops_committed` that went this way).
 
     Raises:
         OperationTimeoutError: The engine's thread was busy for 30 s.

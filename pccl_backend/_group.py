@@ -123,8 +123,9 @@ class ElasticGroup:
         """The operations that have not ended yet.
 
         Returns:
-            For each a dict: `op` ("step.index"), `kind`, `bytes_sent`, `bytes_received`, and
-            `complete` (this peer's part is done, and the commit is still to come).
+            For each a dict: `op` ("step.index"), `kind`, `bytes_sent`, `bytes_received`,
+            `complete` (this peer's part is done, and the commit is still to come), and
+            `algorithm` (how it goes: "ring", for example; "none" before it has begun).
 
         Raises:
             OperationTimeoutError: The engine's thread was busy for 30 s.

@@ -20,6 +20,7 @@
 //    (engine/stall.h). Where `turns` is set this holds for the turns of its segments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string_view>
@@ -137,7 +138,55 @@ struct Step {
   std::vector<std::uint32_t> borrowed;  // of add_borrowed: steps of the same length
 };
 
+/// The algorithm of a schedule, for people: nothing follows from it.
+enum class Algorithm : std::uint8_t {
+  none,  // nothing has to be sent
+  ring,
+  doubling,
+  exchange,
+  direct,
+  two_levels,
+  areas,
+  quantised,
+  tree,
+  chain,
+  pairwise,
+  dissemination,
+};
+inline constexpr std::size_t kAlgorithms = 12;
+
+constexpr std::string_view algorithm_name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::none:
+      return "none";
+    case Algorithm::ring:
+      return "ring";
+    case Algorithm::doubling:
+      return "doubling";
+    case Algorithm::exchange:
+      return "exchange";
+    case Algorithm::direct:
+      return "direct";
+    case Algorithm::two_levels:
+      return "two_levels";
+    case Algorithm::areas:
+      return "areas";
+    case Algorithm::quantised:
+      return "quantised";
+    case Algorithm::tree:
+      return "tree";
+    case Algorithm::chain:
+      return "chain";
+    case Algorithm::pairwise:
+      return "pairwise";
+    case Algorithm::dissemination:
+      return "dissemination";
+  }
+  return "unknown";
+}
+
 struct Schedule {
+  Algorithm algorithm = Algorithm::none;  // build_schedule says which
   std::vector<Step> steps;
   std::uint64_t scratch_bytes = 0;
   std::uint32_t area_rows = 0;

@@ -146,6 +146,11 @@ Schedule alone(const CollectiveArgs& args) {
   return b.take();
 }
 
+Schedule by(Algorithm algorithm, Schedule schedule) {
+  schedule.algorithm = algorithm;
+  return schedule;
+}
+
 /// Of parts of this size.
 Schedule in_segments(std::uint64_t part_bytes, const CollectiveArgs& args, Schedule schedule) {
   schedule.segment_bytes = segment_bytes_of(part_bytes, args.lines);
@@ -166,29 +171,34 @@ Schedule in_segments(const std::vector<std::uint64_t>& parts, const CollectiveAr
 Schedule all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes[0];
   if (bytes == 0) return {};
-  if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
+  if (args.quantisation != Quantisation::none)
+    return by(Algorithm::quantised, quantised_all_reduce(args));
   if (!far(args)) {
-    if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
-    if (args.size == 2 && bytes <= kTwoExchangeBytesMax) return exchange_all_reduce(args);
+    if (is_little(bytes, args.size))
+      return by(Algorithm::doubling, recursive_doubling_all_reduce(args));
+    if (args.size == 2 && bytes <= kTwoExchangeBytesMax)
+      return by(Algorithm::exchange, exchange_all_reduce(args));
   } else {
     switch (fastest_all_reduce(bytes, args.size, args.lines)) {
       case AllReduceBy::exchange:
-        return exchange_all_reduce(args);
+        return by(Algorithm::exchange, exchange_all_reduce(args));
       case AllReduceBy::doubling:
-        return recursive_doubling_all_reduce(args);
+        return by(Algorithm::doubling, recursive_doubling_all_reduce(args));
       case AllReduceBy::direct:
-        return direct_all_reduce(args);
+        return by(Algorithm::direct, direct_all_reduce(args));
       case AllReduceBy::two_levels:
-        return two_level_all_reduce(args);
+        return by(Algorithm::two_levels, two_level_all_reduce(args));
       case AllReduceBy::ring:
         break;
     }
   }
-  if (direct(bytes, args)) return in_segments(bytes / args.size, args, direct_all_reduce(args));
-  if (through_areas(bytes, args)) return area_all_reduce(args);
+  if (direct(bytes, args))
+    return in_segments(bytes / args.size, args, by(Algorithm::direct, direct_all_reduce(args)));
+  if (through_areas(bytes, args)) return by(Algorithm::areas, area_all_reduce(args));
   // Between machines: in two levels no more crosses than in a ring, however many ranks they have.
-  if (!far(args) && !args.lines.sites.empty()) return two_level_all_reduce(args);
-  return in_segments(bytes / args.size, args, ring_all_reduce(args));
+  if (!far(args) && !args.lines.sites.empty())
+    return by(Algorithm::two_levels, two_level_all_reduce(args));
+  return in_segments(bytes / args.size, args, by(Algorithm::ring, ring_all_reduce(args)));
 }
 
 }  // namespace
@@ -217,45 +227,55 @@ Schedule build_schedule(const CollectiveArgs& args) {
       return all_reduce(args);
     case OpKind::reduce:
       if (root_keeps_little(args) && direct_rooted(args.input_bytes[0], args)) {
-        return direct_reduce(args);
+        return by(Algorithm::direct, direct_reduce(args));
       }
-      return chain(args.input_bytes[0], args) ? chain_reduce(args) : tree_reduce(args);
+      return chain(args.input_bytes[0], args) ? by(Algorithm::chain, chain_reduce(args))
+                                              : by(Algorithm::tree, tree_reduce(args));
     case OpKind::broadcast:
-      if (direct_rooted(args.output_bytes[0], args)) return direct_broadcast(args);
-      return chain(args.output_bytes[0], args) ? chain_broadcast(args) : tree_broadcast(args);
+      if (direct_rooted(args.output_bytes[0], args))
+        return by(Algorithm::direct, direct_broadcast(args));
+      return chain(args.output_bytes[0], args) ? by(Algorithm::chain, chain_broadcast(args))
+                                               : by(Algorithm::tree, tree_broadcast(args));
     case OpKind::all_gather: {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
       if (two_levels(args.output_bytes, args)) {
-        return in_segments(args.output_bytes, args, two_level_all_gather(args));
+        return in_segments(args.output_bytes, args,
+                           by(Algorithm::two_levels, two_level_all_gather(args)));
       }
-      if (direct(bytes, args)) return in_segments(args.output_bytes, args, direct_all_gather(args));
-      if (through_areas(bytes, args) && are_equal(args.output_bytes)) return area_all_gather(args);
-      return in_segments(args.output_bytes, args, ring_all_gather(args));
+      if (direct(bytes, args))
+        return in_segments(args.output_bytes, args, by(Algorithm::direct, direct_all_gather(args)));
+      if (through_areas(bytes, args) && are_equal(args.output_bytes))
+        return by(Algorithm::areas, area_all_gather(args));
+      return in_segments(args.output_bytes, args, by(Algorithm::ring, ring_all_gather(args)));
     }
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
       if (bytes == 0) return {};
       if (two_levels(args.input_bytes, args)) {
-        if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
+        if (auto schedule = two_level_reduce_scatter(args)) {
+          return by(Algorithm::two_levels, *std::move(schedule));
+        }
       }
       if (direct(bytes, args)) {
-        return in_segments(args.input_bytes, args, direct_reduce_scatter(args));
+        return in_segments(args.input_bytes, args,
+                           by(Algorithm::direct, direct_reduce_scatter(args)));
       }
       if (through_areas(bytes, args) && are_equal(args.input_bytes) && scatters_fit(args)) {
-        return area_reduce_scatter(args);
+        return by(Algorithm::areas, area_reduce_scatter(args));
       }
-      return in_segments(args.input_bytes, args, ring_reduce_scatter(args));
+      return in_segments(args.input_bytes, args, by(Algorithm::ring, ring_reduce_scatter(args)));
     }
     case OpKind::gather:
-      return direct_gather(args);
+      return by(Algorithm::direct, direct_gather(args));
     case OpKind::scatter:
-      return direct_scatter(args);
+      return by(Algorithm::direct, direct_scatter(args));
     case OpKind::all_to_all:
-      return pairwise_all_to_all(args);
+      return by(Algorithm::pairwise, pairwise_all_to_all(args));
     case OpKind::barrier:
-      return far(args) && args.size <= kDirectBarrierMax ? direct_barrier(args)
-                                                         : dissemination_barrier(args);
+      return far(args) && args.size <= kDirectBarrierMax
+                 ? by(Algorithm::direct, direct_barrier(args))
+                 : by(Algorithm::dissemination, dissemination_barrier(args));
     case OpKind::send:
     case OpKind::recv:
       break;

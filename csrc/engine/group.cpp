@@ -237,6 +237,7 @@ void Group::finish(OpKey key, Error error) {
   if (!failed) completed_.add(key, pending->op->request().descriptor);
   context_.note(failed ? "failed" : "completed", {}, id_, key.index);
   ++(failed ? context_.counters.ops_failed : context_.counters.ops_committed);
+  if (!failed) ++context_.counters.ops_by[static_cast<std::size_t>(pending->op->algorithm())];
   {
     Pending ended = ops_.take(key);
     const auto ticket = ended.op->ticket();

@@ -91,8 +91,8 @@ std::vector<OpInFlight> Group::in_flight() const {
   std::vector<OpInFlight> list;
   for (const auto& [key, pending] : ops_) {
     const Operation& op = *pending.op;
-    list.push_back(
-        {key, op.request().descriptor, op.bytes_sent(), op.bytes_received(), op.complete()});
+    list.push_back({key, op.request().descriptor, op.bytes_sent(), op.bytes_received(),
+                    op.complete(), op.algorithm()});
   }
   return list;
 }

@@ -45,6 +45,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   bytes_sent_ = 0;
   bytes_received_ = 0;
   schedule_ = build_schedule(arguments());
+  algorithm_ = schedule_.algorithm;
   if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
   if (const std::uint32_t slots = schedule_.area_rows * schedule_.area_depth; slots > 0) {
     area_ = port.take_area(slots);

@@ -92,6 +92,8 @@ class Operation {
 
   [[nodiscard]] bool running() const { return port_ != nullptr; }
   [[nodiscard]] bool complete() const { return running() && steps_left_ == 0; }
+  /// That of its newest run.
+  [[nodiscard]] Algorithm algorithm() const { return algorithm_; }
   /// Does its run go through areas?
   [[nodiscard]] bool through_areas() const { return schedule_.area_rows > 0; }
   [[nodiscard]] OpKey key() const { return key_; }
@@ -203,6 +205,7 @@ class Operation {
   std::uint32_t me_ = 0;
   Lines lines_;
   Schedule schedule_;
+  Algorithm algorithm_ = Algorithm::none;
   std::vector<StepState> states_;
   std::unordered_map<std::uint64_t, std::uint32_t> receives_;  // (contributor, channel) -> step
   std::unordered_map<std::uint64_t, PoolBuffer>

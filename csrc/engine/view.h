@@ -2,6 +2,8 @@
 // counters. A snapshot does not change after it was taken.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "base/types.h"
+#include "collectives/schedule.h"
 #include "engine/request.h"
 
 namespace pccl {
@@ -45,6 +48,7 @@ struct EngineCounters {
   std::uint64_t bytes_relayed = 0;
   std::uint64_t bytes_shared = 0;
   std::uint64_t rate_held_ms = 0;
+  std::array<std::uint64_t, kAlgorithms> ops_by{};  // of ops_committed, by algorithm
 
   /// Calls `visit(name, value)` for each.
   static void fields(auto& self, auto&& visit) {
@@ -57,6 +61,10 @@ struct EngineCounters {
     visit("bytes_relayed", self.bytes_relayed);
     visit("bytes_shared", self.bytes_shared);
     visit("rate_held_ms", self.rate_held_ms);
+    for (std::size_t i = 0; i < kAlgorithms; ++i) {
+      const std::string name(algorithm_name(static_cast<Algorithm>(i)));
+      visit(("ops_by_" + name).c_str(), self.ops_by[i]);
+    }
   }
 };
 
@@ -67,6 +75,7 @@ struct OpInFlight {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   bool complete = false;  // this peer's part is complete; the operation is not committed yet
+  Algorithm algorithm = Algorithm::none;  // none also before it has begun
 };
 
 /// Membership changes and the like, for hooks and logs; delivered on the engine's thread.

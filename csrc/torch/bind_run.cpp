@@ -152,6 +152,7 @@ py::list in_flight() {
     dict["bytes_sent"] = operation.bytes_sent;
     dict["bytes_received"] = operation.bytes_received;
     dict["complete"] = operation.complete;
+    dict["algorithm"] = std::string(algorithm_name(operation.algorithm));
     list.append(dict);
   }
   return list;

@@ -48,6 +48,8 @@ def reduces(rank: int, world: int, meet: str) -> None:
     assert all(link["lanes"] >= 2 and not link["bbr"] and link["limit"] == 0 for link in links)
     assert all(len(link["by_lane"]) == link["lanes"] for link in links)
     assert all(sum(lane["bytes_sent"] for lane in link["by_lane"]) > 0 for link in links)
+    ways = {name: count for name, count in counters.items() if name.startswith("ops_by_")}
+    assert sum(ways.values()) == counters["ops_committed"]
     carriers = sorted(link["carrier"] for link in links)
     say(sent=counters["bytes_sent"], shared=counters["bytes_shared"], carriers=carriers)
     hear()

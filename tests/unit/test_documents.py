@@ -199,7 +199,12 @@ def test_every_counter_has_its_row_and_every_row_its_counter() -> None:
     assert struct
     counters = set(re.findall(r"std::uint64_t (\w+) = 0;", struct[1]))
     assert counters
+    schedule = (CSRC / "collectives" / "schedule.h").read_text()
+    named = re.search(r"algorithm_name\(.*?\n\}", schedule, re.S)
+    assert named
+    algorithms = set(re.findall(r'return "(\w+)";', named[0])) - {"unknown"}
     assert first_column("docs/reference/counters.md", "Counters of the engine") == counters
+    assert first_column("docs/reference/counters.md", "Algorithms") == algorithms
 
 
 def test_every_invariant_has_its_row_and_every_row_its_checker() -> None:

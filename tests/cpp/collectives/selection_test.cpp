@@ -342,6 +342,35 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 
+TEST(Selection, NamesTheAlgorithmThatItChose) {
+  const auto chosen = [](OpKind kind, std::uint32_t size, std::uint64_t count, Lines lines = {}) {
+    const Case c{.kind = kind, .size = size, .counts = {count}, .lines = std::move(lines)};
+    const auto algorithm = build_schedule(args_of(c, 0)).algorithm;
+    for (std::uint32_t rank = 1; rank < size; ++rank) {
+      EXPECT_EQ(build_schedule(args_of(c, rank)).algorithm, algorithm) << rank;
+    }
+    return algorithm_name(algorithm);
+  };
+  const Lines far{80'000, 80'000};
+  const Lines local{.local = true};
+  EXPECT_EQ(chosen(OpKind::all_reduce, 1, 1 << 20), "none");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 0), "none");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1), "doubling");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1, far), "exchange");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 2, 1 << 16), "exchange");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1 << 14), "direct");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1 << 20), "ring");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1 << 20, local), "areas");
+  EXPECT_EQ(chosen(OpKind::all_reduce, 4, 1 << 20, {.sites = {0, 0, 1, 1}}), "two_levels");
+  EXPECT_EQ(chosen(OpKind::broadcast, 4, 1), "tree");
+  EXPECT_EQ(chosen(OpKind::broadcast, 4, 1 << 20), "chain");
+  EXPECT_EQ(chosen(OpKind::broadcast, 4, 1, far), "direct");
+  EXPECT_EQ(chosen(OpKind::all_gather, 4, 1 << 20), "ring");
+  EXPECT_EQ(chosen(OpKind::reduce_scatter, 4, 1 << 20, {.sites = {0, 0, 1, 1}}), "two_levels");
+  EXPECT_EQ(chosen(OpKind::all_to_all, 4, 1), "pairwise");
+  EXPECT_EQ(chosen(OpKind::barrier, 4, 0), "dissemination");
+}
+
 TEST(Selection, EveryKindIsRightOverLongLines) {
   for (const OpKind kind : kOpKinds) {
     for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {

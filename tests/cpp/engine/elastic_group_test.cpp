@@ -72,6 +72,7 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
     tickets.push_back(peers[i].engine->post(group, all_reduce(values[i])));
   EXPECT_TRUE(
       wait_until([&] { return peers[0].engine->in_flight(group).value().at(0).bytes_sent > 0; }));
+  EXPECT_EQ(peers[0].engine->in_flight(group).value().at(0).algorithm, Algorithm::ring);
   peers[2].engine->vanish();
   for (const auto& t : tickets) {
     expect_success(t);

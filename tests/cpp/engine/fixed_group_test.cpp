@@ -1,4 +1,5 @@
 // Fixed groups: results, losses, goodbyes, mismatches, time-outs.
+#include <map>
 #include <mutex>
 
 #include "base/log.h"
@@ -28,6 +29,28 @@ TEST(FixedGroup, all_reduce_gives_the_same_bits_everywhere) {
         ASSERT_NEAR(values[0][i], sum, 1e-5) << size << " " << count << " " << i;
       }
     }
+  }
+}
+
+TEST(FixedGroup, counts_its_operations_by_algorithm) {
+  FixedWorld world(3);
+  for (const std::size_t count : {1U, 2U, 1U << 20}) {
+    std::vector<std::vector<float>> values(3, std::vector<float>(count, 1.0F));
+    std::vector<std::shared_ptr<Ticket>> tickets;
+    for (std::size_t r = 0; r < 3; ++r) {
+      tickets.push_back(world.engines[r]->post(world.group, all_reduce(values[r])));
+    }
+    for (const auto& ticket : tickets) expect_success(ticket);
+  }
+  for (const auto& engine : world.engines) {
+    const EngineCounters counters = engine->counters().value();
+    std::map<std::string, std::uint64_t> named;
+    EngineCounters::fields(counters,
+                           [&](const char* name, std::uint64_t value) { named[name] = value; });
+    EXPECT_EQ(named.at("ops_by_doubling"), 2U);
+    EXPECT_EQ(named.at("ops_by_ring"), 1U);
+    EXPECT_EQ(named.at("ops_committed"), 3U);
+    EXPECT_EQ(named.at("ops_by_tree"), 0U);
   }
 }
 
