@@ -100,6 +100,8 @@ def to_text(answer: Answer) -> str:
     if status["member_count"] == len(status["members"]):  # else some of a site are not listed
         for text in _sites(status["members"]):
             lines += _wrapped(text)
+    for text in _links(status["members"]):
+        lines += _wrapped(text)
     if status["members"]:
         lines += ["", f"{'rank':<6}{'name':<22}{'host, process':<20}{'late':>7}  doing"]
         lines += [_row(_rank(member), member) for member in status["members"]]
@@ -133,7 +135,36 @@ def _member(member: Answer, *, at_door: bool = False) -> Answer:
         "silent_s": member["silent_ms"] / 1000,
         "late_s": member["late_s"],
         "token": member["token"] or None,
+        "longest_round_trip_s": member["farthest_us"] / 1e6 or None,
+        "slowest_link": {
+            "to": member["slowest_to"],
+            "rate": member["slowest_rate"],
+            "round_trip_s": member["slowest_us"] / 1e6 or None,
+        }
+        if member["slowest_rate"]
+        else None,
     }
+
+
+def _links(members: list[Answer]) -> list[str]:
+    """Sentences about the slowest link that has been measured, and the longest round trip."""
+    texts = []
+    measured = [member for member in members if member["slowest_link"]]
+    if measured:
+        member = min(measured, key=lambda one: one["slowest_link"]["rate"])
+        link = member["slowest_link"]
+        to = next((f"rank {_rank(one)}" for one in members if one["id"] == link["to"]), link["to"])
+        trip = link["round_trip_s"]
+        texts.append(
+            f"slowest link: {link['rate'] / 1e6:.1f} MB/s from rank {_rank(member)} to {to}"
+            + (f", round trip {1000 * trip:.1f} ms" if trip else "")
+        )
+    far = [member for member in members if member["longest_round_trip_s"]]
+    if far:
+        member = max(far, key=lambda one: float(one["longest_round_trip_s"]))
+        trip = member["longest_round_trip_s"]
+        texts.append(f"longest round trip: {1000 * trip:.1f} ms, at rank {_rank(member)}")
+    return texts
 
 
 def _sites(members: list[Answer]) -> list[str]:

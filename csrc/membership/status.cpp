@@ -76,6 +76,17 @@ std::uint32_t site_of(const State& s, const Member& member) {
   return site == told->second.site.end() ? 0 : site->second;
 }
 
+void add_lines(const State& s, const std::map<PeerId, Topology::Slowest>& slowest,
+               MemberStatus& m) {
+  const auto peer = s.peers.find(m.peer);
+  if (peer != s.peers.end() && peer->second.trips) m.farthest_us = peer->second.trips->farthest_us;
+  const auto link = slowest.find(m.peer);
+  if (link == slowest.end()) return;
+  m.slowest_to = link->second.to;
+  m.slowest_rate = link->second.rate;
+  m.slowest_us = link->second.trip_us;
+}
+
 void say(MemberStatus& m, const char* doing, std::string detail) {
   m.doing = doing;
   m.detail = shown(detail, kStatusTextBytesMax);
@@ -183,6 +194,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
     out.member_count = static_cast<std::uint32_t>(epoch->members.size());
     out.step = s.held->passed;  // of members that are away nothing else is known
     for (const auto& [group, mates] : s.groups) late.merge(lateness(s, mates));
+    const std::map<PeerId, Topology::Slowest> slowest = s.topology.slowest();
     std::map<std::uint32_t, std::uint32_t> ranks;  // of each peer group, so far
     for (const Member& member : epoch->members) {
       MemberStatus m = about(s, member, seen);
@@ -191,6 +203,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
       if (out.members.size() >= kStatusMembersMax) continue;
       describe_member(s, m);
       m.site = site_of(s, member);
+      add_lines(s, slowest, m);
       if (s.running && m.doing == "running") m.late_s = late[m.peer];
       out.members.push_back(std::move(m));
     }

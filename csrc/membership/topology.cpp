@@ -270,6 +270,17 @@ void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_
   }
 }
 
+std::map<PeerId, Topology::Slowest> Topology::slowest() const {
+  std::map<PeerId, Slowest> out;
+  for (const auto& [pair, link] : links_) {
+    if (link.rate == 0) continue;
+    Slowest& slowest = out[pair.first];
+    if (slowest.rate > 0 && slowest.rate <= link.rate) continue;
+    slowest = {pair.second, link.rate, link.trip_us};
+  }
+  return out;
+}
+
 // ---------------------------------------------------------------------------------------- rings
 
 bool Topology::look_is_due(const Group& group, std::uint64_t now_s) const {

@@ -68,6 +68,13 @@ class Topology {
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
                                          const std::vector<PeerId>& mates) const;
+  /// Of the links over which each member sends, the slowest that has been measured. For people.
+  struct Slowest {
+    PeerId to;
+    std::uint64_t rate = 0;
+    std::uint64_t trip_us = 0;
+  };
+  [[nodiscard]] std::map<PeerId, Slowest> slowest() const;
   /// Mbit/s of the slowest link of the group's members to each other; 0: not known. While links of
   /// newcomers are not measured, kMbitAssumed at most.
   [[nodiscard]] std::uint32_t mbit(std::uint32_t group) const;

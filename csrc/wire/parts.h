@@ -281,6 +281,11 @@ struct MemberStatus {
   std::uint64_t late_s = 0;     // for how long others have waited for the peer
   std::string token = {};       // by which it came in; empty: without one
   std::uint32_t site = 0;       // its site in its peer group, from 1; 0: not known
+  // Of its links in its peer group, in the direction in which it sends.
+  std::uint64_t farthest_us = 0;   // the longest round trip, when the epoch began; 0: not known
+  PeerId slowest_to = {};          // the slowest one that has been measured; 0: none has
+  std::uint64_t slowest_rate = 0;  // bytes a second
+  std::uint64_t slowest_us = 0;    // its round trip where no queue delays
   static constexpr std::string_view kAddedFrom = "token";
   bool operator==(const MemberStatus&) const = default;
 
@@ -300,6 +305,10 @@ struct MemberStatus {
     visit("late_s", self.late_s);
     visit("token", self.token, kTokenNameBytesMax);
     visit("site", self.site);
+    visit("farthest_us", self.farthest_us);
+    visit("slowest_to", self.slowest_to);
+    visit("slowest_rate", self.slowest_rate);
+    visit("slowest_us", self.slowest_us);
   }
 };
 

@@ -33,6 +33,10 @@ def answer(**fields: Any) -> dict[str, Any]:
         "late_s": 0,
         "token": "",
         "site": 0,
+        "farthest_us": 0,
+        "slowest_to": "0000000000000000",
+        "slowest_rate": 0,
+        "slowest_us": 0,
     }
     late = {**member, "name": "x" * 64, "rank": 1, "silent_ms": 7200, "late_s": 7}
     gone = {**member, "host": "", "process": 0, "address": "", "rank": 2, "doing": "away"}
@@ -97,6 +101,32 @@ def test_sites_are_not_named_where_not_all_members_are_listed() -> None:
     [member, *_] = answer()["members"]
     members = [{**member, "rank": rank, "site": 1 + rank} for rank in range(2)]
     assert "sites" not in _status.to_text(answer(members=members, member_count=3))
+
+
+def test_the_slowest_link_and_the_longest_round_trip_are_named_by_their_ranks() -> None:
+    [member, *_] = answer()["members"]
+    assert "slowest" not in _status.to_text(answer())
+    slow = {"slowest_to": "00000000000000ab", "slowest_rate": 1_250_000, "slowest_us": 80_000}
+    fast = {"slowest_to": "00000000000000aa", "slowest_rate": 99_000_000, "slowest_us": 0}
+    members = [
+        {**member, **slow},
+        {**member, **fast, "peer": "00000000000000ab", "rank": 1, "farthest_us": 81_500},
+    ]
+    status = answer(members=members, member_count=2)
+    assert _status.to_text(status).splitlines()[1:3] == [
+        "  slowest link: 1.2 MB/s from rank 0 to rank 1, round trip 80.0 ms",
+        "  longest round trip: 81.5 ms, at rank 1",
+    ]
+    first, second = _status.to_json(status)["members"]
+    assert first["longest_round_trip_s"] is None
+    assert first["slowest_link"] == {
+        "to": "00000000000000ab",
+        "rate": 1_250_000,
+        "round_trip_s": 0.08,
+    }
+    assert second["slowest_link"]["round_trip_s"] is None
+    assert second["longest_round_trip_s"] == 0.0815
+    assert _status.to_json(answer())["members"][0]["slowest_link"] is None
 
 
 def test_json_without_status_and_a_url_that_is_none_are_refused(

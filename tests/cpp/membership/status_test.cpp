@@ -196,6 +196,25 @@ TEST(Status, a_member_whose_process_has_ended_and_a_run_without_members_are_told
   EXPECT_EQ(status.members[1].detail, "not connected");
 }
 
+TEST(Status, names_the_slowest_link_and_the_longest_round_trip_of_each_member) {
+  State s = in_office({member(1), member(2), member(3), member(4)});
+  s.peers.at(PeerId{2}).trips = Trips{80'000, 60'000};
+  s.topology.begin({{0, cast::peers({1, 2, 3, 4})}}, {}, 0);
+  for (std::uint64_t now_s = 0; now_s < 60; ++now_s) {
+    for (const auto& [from, to, known] : s.topology.next(now_s)) {
+      s.topology.measured(from, to, 1'000'000 * to.value, 70'000, now_s);
+    }
+  }
+  const Status status = status_of(s, {});
+  ASSERT_EQ(status.members.size(), 4U);
+  EXPECT_EQ(status.members[1].farthest_us, 80'000U);
+  EXPECT_EQ(status.members[1].slowest_to, PeerId{1});
+  EXPECT_EQ(status.members[1].slowest_rate, 1'000'000U);
+  EXPECT_EQ(status.members[1].slowest_us, 70'000U);
+  EXPECT_EQ(status.members[0].slowest_to, PeerId{2});
+  EXPECT_EQ(status.members[0].farthest_us, 0U) << "it has said none";
+}
+
 TEST(Status, of_a_very_large_run_is_bounded) {
   std::vector<Member> members;
   for (std::uint64_t i = 1; i <= kMembersMax; ++i) members.push_back(member(i));

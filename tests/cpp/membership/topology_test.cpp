@@ -569,6 +569,25 @@ TEST(Topology, relayed_pairs_are_not_measured_and_not_neighbours) {
   EXPECT_EQ(topology.ring(0, members).size(), 4U);
 }
 
+TEST(Topology, the_slowest_link_of_each_sender_is_known_for_people) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  EXPECT_TRUE(topology.slowest().empty());
+  std::uint64_t now_s = 0;
+  const auto rate = [](PeerId from, PeerId to) {
+    if (from == PeerId{4}) return std::uint64_t{0};  // measures nothing
+    return to == PeerId{3} ? kLan / 10 : kLan + to.value;
+  };
+  measure(topology, rate, now_s, 60);
+  const auto slowest = topology.slowest();
+  ASSERT_EQ(slowest.size(), 3U);
+  EXPECT_EQ(slowest.at(PeerId{1}).to, PeerId{3});
+  EXPECT_EQ(slowest.at(PeerId{1}).rate, kLan / 10);
+  EXPECT_EQ(slowest.at(PeerId{1}).trip_us, 1000U);
+  EXPECT_EQ(slowest.at(PeerId{3}).to, PeerId{1});
+}
+
 TEST(Topology, newcomers_stand_at_the_end_of_the_ring_and_who_is_lost_leaves_it) {
   const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
   Topology topology;
