@@ -181,7 +181,10 @@ void RunServer::connected(Hello hello, std::uint64_t connection) {
 
 Status RunServer::status() const {
   const std::uint64_t now = clock_.now_ms();
-  Status status = status_of(state_, connections_.seen());
+  State standby;
+  standby.config = state_.config;
+  standby.held = before_write_;
+  Status status = status_of(in_charge_ ? state_ : standby, connections_.seen());
   status.package = master_.package;
   status.up_ms = now - started_ms_;
   if (status.waits_for.empty()) status.waits_for = cut_text(whom_it_waits_for());
@@ -366,6 +369,7 @@ void RunServer::timer_ended(TimerKind kind, PeerId peer) {
 void RunServer::carry_out(const WriteRegister& action) {
   write_ = ++writes_;
   register_busy_ = true;
+  if (!register_->shared()) before_write_ = action.from;  // else another master may change it
   write_deadline_ = clock_.timer(options_.register_deadline_ms, 0, [this] {
     answer_write(RegisterUnanswered{"the register did not answer within " +
                                     seconds(options_.register_deadline_ms)});

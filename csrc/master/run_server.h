@@ -126,7 +126,8 @@ class RunServer final : private ConnectionEvents {
   std::shared_ptr<RegisterStore> register_;
   Connections connections_;
   State state_;
-  std::optional<TokensAre> tokens_;  // none: no token is asked for
+  std::optional<Register> before_write_;  // what the register has if its newest write has failed
+  std::optional<TokensAre> tokens_;       // none: no token is asked for
   EpochMarks marks_;
   StoreDesk store_;
   bool in_charge_ = false;  // between a take-over and being deposed

@@ -168,6 +168,24 @@ std::string whole_replicas(const State& s) {
   return several ? ", of " + count_of(replicas.size(), "whole replica") : "";
 }
 
+/// The members of which a master knows by the register alone, since it is not in charge.
+void list_of_register(const State& s, Status& out) {
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr) return;
+  out.epoch = epoch->id;
+  out.step = s.held->passed;
+  out.replicas = static_cast<std::uint32_t>(replicas(epoch->members));
+  out.member_count = static_cast<std::uint32_t>(epoch->members.size());
+  std::map<std::uint32_t, std::uint32_t> ranks;  // of each peer group, so far
+  for (const Member& member : epoch->members) {
+    if (out.members.size() >= kStatusMembersMax) break;
+    MemberStatus m = about(s, member, {});
+    m.rank = ranks[member.place.rank]++;
+    say(m, "away", "a member by the register; this master is not in charge");
+    out.members.push_back(std::move(m));
+  }
+}
+
 }  // namespace
 
 OpKey came_to(const Report& report) {
@@ -184,6 +202,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
   out.hold_below = s.config.hold_below;
   if (!s.held || !s.holds) {
     out.state = "starting";
+    if (s.held) list_of_register(s, out);
     return out;
   }
   const Epoch* epoch = own(s);

@@ -311,6 +311,13 @@ TEST_F(Server, a_full_disk_has_a_line_that_says_so_and_is_tried_less_and_less_of
   const std::string why = "the register could not be written: No space left on device";
   EXPECT_EQ(said("this master is deposed: " + why), 1U) << log_text();
   EXPECT_TRUE(until([&] { return run().whom_it_waits_for().ends_with(why); })) << log_text();
+  Status status;
+  EXPECT_TRUE(until([&] {
+    status = run().status();
+    return status.state == "standby";
+  }));
+  EXPECT_EQ(status.members.size(), 3U) << "by the register";
+  EXPECT_EQ(status.members.at(0).doing, "away");
   disk->full = false;
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
   expect_commit();

@@ -215,6 +215,23 @@ TEST(Status, names_the_slowest_link_and_the_longest_round_trip_of_each_member) {
   EXPECT_EQ(status.members[0].farthest_us, 0U) << "it has said none";
 }
 
+TEST(Status, before_a_master_is_in_charge_it_names_the_members_by_the_register) {
+  State s;
+  s.held = Register{3, Epoch{EpochId::make(3, 4), {member(1), member(2)}, {}, true}, 7};
+  Status status = status_of(s, {});
+  EXPECT_EQ(status.state, "starting");
+  EXPECT_EQ(status.epoch, EpochId::make(3, 4));
+  EXPECT_EQ(status.step, 7U);
+  EXPECT_EQ(status.member_count, 2U);
+  ASSERT_EQ(status.members.size(), 2U);
+  EXPECT_EQ(status.members[1].rank, 1U);
+  EXPECT_EQ(status.members[1].doing, "away");
+  EXPECT_NE(status.members[1].detail.find("by the register"), std::string::npos);
+  s.held->over = true;
+  status = status_of(s, {});
+  EXPECT_TRUE(status.members.empty());
+}
+
 TEST(Status, of_a_very_large_run_is_bounded) {
   std::vector<Member> members;
   for (std::uint64_t i = 1; i <= kMembersMax; ++i) members.push_back(member(i));
