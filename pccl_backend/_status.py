@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from ._config import parse_url
@@ -15,6 +17,7 @@ from ._ranges import ranges
 from ._say import say
 
 TIMEOUT_S = 5.0
+PAUSE_S = 0.12  # between questions: a master answers ten of one address in a second
 WIDTH = 80
 Answer = dict[str, Any]
 
@@ -23,6 +26,8 @@ def main(
     url: str, *, as_json: bool, name: str = "URL", token_file: str = "", token: str = ""
 ) -> int:
     """Prints the status of the run at `url`; returns the exit status: 0, or 1 without an answer.
+
+    Where `url` names no run and its master serves several, the status of each that the token opens.
 
     Args:
         url: Of the run.
@@ -37,24 +42,39 @@ def main(
     target = parse_url(url, name=name)
     if not token_file.isprintable():
         raise ValueError(f"the token file is {token_file!r}; expected a name in printable UTF-8")
+    answer = _ask(target.masters, target.run, token_file, token)
+    if answer is None:
+        return 1
+    if answer["state"] != "several":
+        say(json.dumps(to_json(answer), indent=2) if as_json else to_text(answer))
+        return 0
+    answers = []
+    for run in answer["runs"]:
+        time.sleep(PAUSE_S)
+        answers.append(_ask(target.masters, run, token_file, token))
+    told = [one for one in answers if one is not None]
+    if as_json:
+        say(json.dumps({"runs": [to_json(one) for one in told]}, indent=2))
+    elif told:
+        say("\n\n".join(to_text(one) for one in told))
+    return 0 if told and len(told) == len(answers) else 1
+
+
+def _ask(masters: Sequence[str], run: str, token_file: str, token: str) -> Answer | None:
+    """The answer of the master in charge, or else of one that stands by; None: there is none."""
     from pccl_backend import _core
 
     standby: Answer | None = None
-    answer: Answer | None = None
-    for master in target.masters:
+    for master in masters:
         try:
-            answer = _core.ask_status(master, target.run, TIMEOUT_S, token_file, token)
+            answer: Answer = _core.ask_status(master, run, TIMEOUT_S, token_file, token)
         except OSError as error:
             print(f"pccl-master: {error}", file=sys.stderr)
             continue
         if answer["state"] != "standby":
-            break
-        standby, answer = answer, None
-    answer = answer or standby
-    if answer is None:
-        return 1
-    say(json.dumps(to_json(answer), indent=2) if as_json else to_text(answer))
-    return 0
+            return answer
+        standby = answer
+    return standby
 
 
 def to_json(answer: Answer) -> Answer:

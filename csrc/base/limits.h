@@ -30,6 +30,7 @@ inline constexpr std::size_t kMembersMax = 4096;
 inline constexpr std::size_t kRelaysMax = 4096;
 inline constexpr std::size_t kStatusMembersMax = 1024;  // in an answer; and as many at the door
 inline constexpr std::size_t kStatusEventsMax = 10;
+inline constexpr std::size_t kStatusRunsMax = 64;
 inline constexpr std::size_t kStatusTextBytesMax = 256;
 inline constexpr std::size_t kReportOpsMax = 65536;
 inline constexpr std::size_t kReportFlagsMax = 256;

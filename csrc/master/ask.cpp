@@ -48,7 +48,7 @@ Result<Status> ask_status(const std::string& address, const std::string& run,
                              [&](const std::string& reason) {
                                done(Error{ErrorCode::unreachable, address + ": " + reason});
                              }});
-        channel->send(encode(PeerToMaster{StatusRequest{run}}));
+        channel->send(encode(PeerToMaster{StatusRequest{run, run.empty()}}));
       });
   loop.run();
   return std::move(*answer);

@@ -244,7 +244,20 @@ void MasterServer::take_tokens(Tokens tokens) {
   for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name), gone);
 }
 
+/// The names of the runs that the caller may ask about.
+MasterToPeer MasterServer::names(const Caller& caller) {
+  Status status;
+  status.package = options_.package;
+  status.state = "several";
+  for (const auto& [name, server] : runs_) {
+    if (run_for(name, caller)) status.runs.push_back(name);
+  }
+  if (!status.runs.empty()) return status;
+  return Refuse{run_for("", caller).error()};
+}
+
 MasterToPeer MasterServer::status(const StatusRequest& request, const Caller& caller) {
+  if (request.all && request.run.empty() && runs_.size() > 1) return names(caller);
   const auto found = run_for(request.run, caller);
   if (!found) return Refuse{found.error()};
   return found.value()->status();

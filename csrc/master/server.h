@@ -29,7 +29,7 @@ namespace pccl {
 
 namespace pccl::master {
 
-inline constexpr std::size_t kRunsMax = 64;  // of one master
+inline constexpr std::size_t kRunsMax = kStatusRunsMax;  // of one master
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class MasterServer {
@@ -51,6 +51,7 @@ class MasterServer {
 
  private:
   [[nodiscard]] Result<RunServer*> run_for(const std::string& name, const Caller& caller);
+  [[nodiscard]] MasterToPeer names(const Caller& caller);
   [[nodiscard]] MasterToPeer status(const StatusRequest& request, const Caller& caller);
   void take_tokens(Tokens tokens);
   [[nodiscard]] TokenMark mark_of(const Token& token) const;

@@ -168,7 +168,13 @@ py::dict dict_of(const T& part) {
 template <typename T>
 py::object value_of(const std::vector<T>& list) {
   py::list out;
-  for (const T& part : list) out.append(dict_of(part));
+  for (const T& part : list) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      out.append(py::str(printable(part)));
+    } else {
+      out.append(dict_of(part));
+    }
+  }
   return out;
 }
 

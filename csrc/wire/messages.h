@@ -267,10 +267,15 @@ struct Heartbeat {
 /// changes nothing. Answered by Status or Refuse, and the connection ends.
 struct StatusRequest {
   static constexpr std::string_view kName = "status_request";
-  std::string run;  // empty: whichever this master serves
+  std::string run;   // empty: whichever this master serves
+  bool all = false;  // without a name: a master of several runs tells their names
+  static constexpr std::string_view kAddedFrom = "all";
   bool operator==(const StatusRequest&) const = default;
 
-  static void fields(auto& self, auto&& visit) { visit("run", self.run, kRunNameBytesMax); }
+  static void fields(auto& self, auto&& visit) {
+    visit("run", self.run, kRunNameBytesMax);
+    visit("all", self.all);
+  }
 };
 
 /// A call of the key-value store. The master answers get and wait when all keys exist, or with the
@@ -485,9 +490,11 @@ struct Status {
   std::uint32_t hold_below = 0;
   std::uint32_t member_count = 0;  // `members` names the first of these
   std::uint32_t door_count = 0;
-  std::vector<MemberStatus> members;  // in rank order
-  std::vector<MemberStatus> door;     // in order of arrival
-  std::vector<EventStatus> events;    // the newest at the end
+  std::vector<MemberStatus> members;   // in rank order
+  std::vector<MemberStatus> door;      // in order of arrival
+  std::vector<EventStatus> events;     // the newest at the end
+  std::vector<std::string> runs = {};  // of the master, where they are asked for and are several
+  static constexpr std::string_view kAddedFrom = "runs";
   bool operator==(const Status&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -506,6 +513,7 @@ struct Status {
     visit("members", self.members, kStatusMembersMax);
     visit("door", self.door, kStatusMembersMax);
     visit("events", self.events, kStatusEventsMax);
+    visit("runs", self.runs, kStatusRunsMax, kRunNameBytesMax);
   }
 };
 

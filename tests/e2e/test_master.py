@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -47,6 +48,21 @@ def wait_until_closed(client: socket.socket) -> None:
     with contextlib.suppress(ConnectionResetError):
         while client.recv(4096):
             pass
+
+
+def test_a_status_without_a_name_shows_all_runs(start_master: StartMaster) -> None:
+    master = start_master("--run", "vision", "--run", "speech:min-peers=4")
+    ask = [sys.executable, "-m", "pccl_backend._cli", "--status", master.url]
+
+    def said(*arguments: str) -> str:
+        asked = [*ask, *arguments]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+    text = said()
+    assert 'run "speech": founding' in text
+    assert 'run "vision": founding' in text
+    runs = json.loads(said("--json"))["runs"]
+    assert [(run["run"], run["min_peers"]) for run in runs] == [("speech", 4), ("vision", 2)]
 
 
 def test_it_prints_how_to_join(start_master: StartMaster) -> None:

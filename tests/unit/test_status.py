@@ -1,5 +1,6 @@
 """The text and the JSON of `pccl-master --status`."""
 
+import json
 import os
 import socket
 import struct
@@ -127,6 +128,37 @@ def test_the_slowest_link_and_the_longest_round_trip_are_named_by_their_ranks() 
     assert second["slowest_link"]["round_trip_s"] is None
     assert second["longest_round_trip_s"] == 0.0815
     assert _status.to_json(answer())["members"][0]["slowest_link"] is None
+
+
+def test_without_a_name_all_runs_of_a_master_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask(master: str, run: str, *_: Any) -> dict[str, Any]:
+        asked.append((master, run))
+        if run == "gone":
+            raise OSError("no such run")
+        return answer(run=run) if run else answer(state="several", runs=["a", "b"])
+
+    monkeypatch.setattr(_core, "ask_status", ask)
+    assert _status.main("pccl://10.0.0.1:7,10.0.0.2:7", as_json=False) == 0
+    said = capsys.readouterr().out
+    assert said.index('run "a": running') < said.index('run "b": running')
+    assert asked == [("10.0.0.1:7", run) for run in ("", "a", "b")]
+    assert _status.main("pccl://10.0.0.1:7", as_json=True) == 0
+    assert [one["run"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["a", "b"]
+    assert _status.main("pccl://10.0.0.1:7/a", as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "a"
+    monkeypatch.setattr(
+        _core,
+        "ask_status",
+        lambda *given: answer(state="several", runs=["a", "gone"]) if not given[1] else ask(*given),
+    )
+    assert _status.main("pccl://10.0.0.1:7", as_json=False) == 1
+    said = capsys.readouterr()
+    assert 'run "a"' in said.out
+    assert "no such run" in said.err
 
 
 def test_json_without_status_and_a_url_that_is_none_are_refused(
