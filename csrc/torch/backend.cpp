@@ -21,17 +21,7 @@ using c10d::OpType;
 using Millis = PcclBackend::Millis;
 using WorkPtr = PcclBackend::WorkPtr;
 
-std::atomic<std::uint64_t> instances{0};     // of Backends in this process
-constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
-constexpr std::uint64_t kCoalescedBytesMin = 64U << 20;  // the same
-
-std::uint64_t bytes_of(const c10d::Work& work) {
-  std::uint64_t bytes = 0;
-  const auto* own = dynamic_cast<const PcclWork*>(&work);
-  if (own == nullptr) return bytes;
-  for (const at::Tensor& output : own->outputs()) bytes += output.nbytes();
-  return bytes;
-}
+std::atomic<std::uint64_t> instances{0};  // of Backends in this process
 
 }  // namespace
 
@@ -164,7 +154,7 @@ void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
     request.gate = parts.device->add(std::move(call.staged()), call.copies(), call.filled_from());
   }
   auto ticket = context->engine->post(context->group, std::move(request));
-  watch(ticket);
+  abort_hooks_->watch(ticket, completions_);
   if (ticket->done()) {
     // An error of the engine before anything is sent is raised at the call, other errors by wait().
     const Error error = ticket->error();
@@ -204,34 +194,14 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
   auto work = c10::make_intrusive<PcclWork>(rank_, type, title, profiled, std::move(parts));
   if (written_later) context->uncopied->add(work);
   work->follow_up();
-  const std::lock_guard lock(coalescing_mutex_);
-  const auto coalescing = coalescing_.find(std::this_thread::get_id());
-  if (coalescing == coalescing_.end()) return work;
-  Coalescing& issued = coalescing->second;
-  // An exception may have skipped endCoalescing, and then the list has no end.
-  if (issued.works.size() >= issued.sweep_at || issued.bytes >= issued.sweep_at_bytes) {
-    std::erase_if(issued.works,
-                  [](const WorkPtr& one) { return one->isCompleted() && one->isSuccess(); });
-    issued.sweep_at = std::max(kCoalescedMin, 2 * issued.works.size());
-    issued.bytes = 0;
-    for (const WorkPtr& one : issued.works) issued.bytes += bytes_of(*one);
-    issued.sweep_at_bytes = std::max(kCoalescedBytesMin, 2 * issued.bytes);
-  }
-  issued.works.push_back(work);
-  issued.bytes += bytes_of(*work);
+  coalescing_.add(work);
   return work;
 }
 
-void PcclBackend::startCoalescing() {
-  const std::lock_guard lock(coalescing_mutex_);
-  coalescing_[std::this_thread::get_id()] = {};  // an exception may have left some behind
-}
+void PcclBackend::startCoalescing() { coalescing_.start(); }
 
 WorkPtr PcclBackend::endCoalescing() {
-  const std::lock_guard lock(coalescing_mutex_);
-  auto issued = coalescing_.extract(std::this_thread::get_id());
-  TORCH_CHECK(!issued.empty(), "pccl: endCoalescing without startCoalescing");
-  return c10::make_intrusive<CoalescedWork>(rank_, std::move(issued.mapped().works));
+  return c10::make_intrusive<CoalescedWork>(rank_, coalescing_.end());
 }
 
 WorkPtr PcclBackend::post(Call& call, OpType type, Millis timeout, const Tensors& profiled,

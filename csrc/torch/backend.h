@@ -14,13 +14,15 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "base/quantisation.h"
 #include "engine/engine.h"
+#include "torch/abort_hooks.h"
+#include "torch/coalescing.h"
 #include "torch/convert.h"
+#include "torch/monitored_barrier.h"
 #include "torch/work.h"
 
 namespace pccl {
@@ -61,6 +63,8 @@ class PcclBackend final : public c10d::Backend {
     Numbering numbering;  // null in a group whose numbering never changes, and at a newcomer
   };
   [[nodiscard]] Numbers numbers() const;
+  /// The context of the present configuration.
+  [[nodiscard]] std::shared_ptr<GroupContext> context() const;
   [[nodiscard]] bool elastic() const { return elastic_; }
   /// The quantisation of all-reduces that can be quantised, unless a call says otherwise.
   [[nodiscard]] Quantisation quantisation() const { return quantisation_; }
@@ -106,6 +110,8 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  /// A send, or a receive, with a tag that may be above those of programs.
+  WorkPtr message(OpKind kind, at::Tensor& tensor, int peer, std::uint64_t tag, Millis timeout);
 
   /// The operations that this thread issues between the two calls are one Work.
   /// (`supportsCoalescing` stays false: otherwise `batch_isend_irecv` returns one Work for all its
@@ -154,9 +160,6 @@ class PcclBackend final : public c10d::Backend {
  private:
   using Parts = PcclWork::Parts;
 
-  /// Sees to it that the abort hooks are called if the operation fails by a lost rank or a
-  /// time-out.
-  void watch(const std::shared_ptr<Ticket>& ticket);
   /// `apart`: what the call itself reads or writes; `memory`: that, and what the engine uses.
   static void wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
                               const Extents& memory);
@@ -177,16 +180,9 @@ class PcclBackend final : public c10d::Backend {
   /// Titles of the profiler's events, in gloo's words, as torch's own tests expect them.
   [[nodiscard]] static const char* title_of(OpKind kind);
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
-  /// Sends or receives a word of the monitored barrier.
-  WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
-  at::Tensor word_of_root(std::chrono::steady_clock::time_point deadline);
-  void report_to_root(std::chrono::steady_clock::time_point deadline);
-  void collect_at_root(std::chrono::steady_clock::time_point deadline, Millis timeout,
-                       bool wait_all_ranks);
 
-  /// The context of the present configuration.
-  [[nodiscard]] std::shared_ptr<GroupContext> context() const;
-  /// The same, for a call; throws if the group takes none, or if an earlier operation has failed.
+  /// `context()`, for a call; throws if the group takes none, or if an earlier operation has
+  /// failed.
   [[nodiscard]] std::shared_ptr<GroupContext> ready();
   [[nodiscard]] c10::intrusive_ptr<PcclBackend> self();
   [[nodiscard]] std::vector<Handle> members() const;
@@ -194,13 +190,6 @@ class PcclBackend final : public c10d::Backend {
   [[nodiscard]] Quantisation quantisation_in(const c10::intrusive_ptr<Options>& opts) const;
   /// Takes over a new configuration; false if a later one has been asked for meanwhile.
   bool formed(GroupId group, std::vector<Handle> members, int rank);
-
-  /// Functions to call before an abort; outlives the Backend.
-  struct AbortHooks {
-    std::mutex mutex;
-    std::map<std::int64_t, std::function<void()>> functions;
-    void call();
-  };
 
   const std::shared_ptr<Completions> completions_;
   const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
@@ -216,24 +205,10 @@ class PcclBackend final : public c10d::Backend {
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<Quantisation> quantisation_{Quantisation::none};
   std::atomic<std::uint64_t> sequence_number_{0};
-  std::timed_mutex monitored_;            // of one thread at a time: their words have no names
-  std::uint64_t monitored_barriers_ = 0;  // of rank 0; under monitored_
-  struct Asked {
-    std::shared_ptr<GroupContext> context;
-    WorkPtr work;
-    at::Tensor word;
-  };
-  std::optional<Asked> asked_;  // the receive of rank 0's next word; under monitored_
+  MonitoredBarrier monitored_barrier_{*this};
   std::atomic<bool> closed_{false};
   std::atomic<bool> aborted_{false};
-  std::mutex coalescing_mutex_;
-  struct Coalescing {
-    std::vector<WorkPtr> works;
-    std::uint64_t bytes = 0;   // of their outputs
-    std::size_t sweep_at = 0;  // when there are so many: drop the completed ones; 0: at once
-    std::uint64_t sweep_at_bytes = 0;
-  };
-  std::map<std::thread::id, Coalescing> coalescing_;  // by the thread that issues
+  Coalescing coalescing_;
 };
 
 }  // namespace pccl

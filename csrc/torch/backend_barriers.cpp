@@ -1,43 +1,11 @@
-// See backend.h. The barrier, and the monitored one, which names the ranks that do not come.
-#include <ATen/Functions.h>
-#include <c10/util/irange.h>
-
+// See backend.h. The barrier, and the call of the monitored one (monitored_barrier.h).
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <utility>
 
-#include "base/text.h"
 #include "torch/backend.h"
 #include "torch/device_thread.h"
-#include "torch/errors.h"
 
 namespace pccl {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-using Millis = PcclBackend::Millis;
-
-// Tags above all tags of users, which are an int.
-constexpr std::uint64_t kFromRoot = 1ULL << 40;
-constexpr std::uint64_t kToRoot = kFromRoot + 1;  // and above it, by the number of the barrier
-
-// Words of the root, each with the number of its barrier.
-constexpr std::int64_t kIsThere = 0;
-constexpr std::int64_t kGoesOn = 1;
-
-constexpr Millis kSignalSlice{100};
-
-/// Down to zero.
-Millis left_until(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<Millis>(deadline - Clock::now()), Millis::zero());
-}
-
-at::Tensor word_of(std::int64_t what, std::uint64_t number) {
-  return at::tensor({what, static_cast<std::int64_t>(number)}, at::kLong);
-}
-
-}  // namespace
 
 PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   Call call(OpKind::barrier);
@@ -56,39 +24,20 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   return finish(std::move(parts), c10d::OpType::BARRIER, "pccl:barrier", {}, {});
 }
 
-// Rank 0 asks all ranks, hears from them, then lets them go on, so that it can name the ranks that
-// did not come. The number is of rank 0's calls: no other rank need have counted as many, since a
-// rank may have joined later, or missed a barrier. What is left of a barrier that has failed has an
-// older number, and is no answer in a later one.
 void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   static_cast<void>(ready());  // for a fork, and a group that is closed
   const Millis asked =
       opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
-  const Millis timeout = std::min(asked, kLongest);
-  const auto deadline = Clock::now() + timeout;
-  std::unique_lock turn(monitored_, std::defer_lock);
-  while (!turn.try_lock_for(std::min(kSignalSlice, left_until(deadline)))) {
-    if (left_until(deadline) == Millis::zero()) {
-      raise({ErrorCode::timed_out, "monitoredBarrier has timed out after " +
-                                       std::to_string(timeout.count()) +
-                                       " ms: another thread of this process has been in one"});
-    }
-    check_signals();
-  }
-  if (numbers().rank == 0) {
-    collect_at_root(deadline, timeout, wait_all_ranks);
-  } else {
-    report_to_root(deadline);
-  }
+  monitored_barrier_.pass(std::min(asked, kLongest), wait_all_ranks);
 }
 
-PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int peer,
+PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& tensor, int peer,
                                           std::uint64_t tag, Millis timeout) {
-  Call call(kind, token);
+  Call call(kind, tensor);
   if (kind == OpKind::send) {
-    call.input(token);
+    call.input(tensor);
   } else {
-    call.output(token);
+    call.output(tensor);
   }
   call.message(peer, tag);
   Parts parts;
@@ -96,106 +45,6 @@ PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int pe
   add(parts, call, timeout);
   return finish(std::move(parts), kind == OpKind::send ? c10d::OpType::SEND : c10d::OpType::RECV,
                 nullptr, {}, {});
-}
-
-/// The next word of rank 0. An earlier call, which a signal's handler has ended, may have left its
-/// receive behind: its word is this one's.
-at::Tensor PcclBackend::word_of_root(Clock::time_point deadline) {
-  for (;;) {
-    if (asked_ && asked_->context != context()) asked_.reset();  // of an earlier configuration
-    const bool left_behind = asked_.has_value();
-    const Millis left = std::max(left_until(deadline), Millis(1));
-    if (!left_behind) {
-      at::Tensor word = word_of(0, 0);
-      auto received_in = context();
-      asked_ = Asked{std::move(received_in), message(OpKind::recv, word, 0, kFromRoot, left), word};
-    }
-    try {
-      asked_->work->wait(left);
-      return std::exchange(asked_, std::nullopt)->word;
-    } catch (const PcclError&) {
-      if (!asked_->work->isCompleted()) throw;  // the next call takes it up
-      const Asked ended = *std::exchange(asked_, std::nullopt);
-      if (ended.work->isSuccess()) return ended.word;  // it came just now
-      if (!left_behind) throw;  // else the time of the earlier call is over, not that of this one
-    }
-  }
-}
-
-void PcclBackend::report_to_root(Clock::time_point deadline) {
-  at::Tensor token = at::zeros({1}, at::kByte);
-  std::optional<std::int64_t> answered;
-  try {
-    for (;;) {
-      const at::Tensor word = word_of_root(deadline);
-      const auto number = word[1].item<std::int64_t>();
-      if (word[0].item<std::int64_t>() == kGoesOn) {
-        if (answered == number) return;
-        continue;  // from a barrier for which this rank had waited too long
-      }
-      answered = number;
-      const std::uint64_t tag = kToRoot + static_cast<std::uint64_t>(number);
-      // Not waited for: rank 0 takes no answer to a barrier that it has given up.
-      message(OpKind::send, token, 0, tag, std::max(left_until(deadline), Millis(1)));
-    }
-  } catch (const PcclError& error) {
-    raise({error.code(), "Rank " + std::to_string(numbers().rank) +
-                             " successfully reached monitoredBarrier, but received errors while "
-                             "waiting for send/recv from rank 0. Please check rank 0 logs for "
-                             "faulty rank. (" +
-                             error.what() + ")"});
-  }
-}
-
-void PcclBackend::collect_at_root(Clock::time_point deadline, Millis timeout, bool wait_all_ranks) {
-  const std::uint64_t number = monitored_barriers_++;
-  const Millis limit = std::max(left_until(deadline), Millis(1));  // of each message
-  const std::int32_t size = numbers().size;
-  std::vector<at::Tensor> tokens(static_cast<std::size_t>(size));
-  std::vector<WorkPtr> works(static_cast<std::size_t>(size));
-  at::Tensor asks = word_of(kIsThere, number);
-  for (const auto rank : c10::irange(1, size)) {
-    const auto place = static_cast<std::size_t>(rank);
-    tokens[place] = at::zeros({1}, at::kByte);
-    works[place] = message(OpKind::recv, tokens[place], rank, kToRoot + number, limit);
-    message(OpKind::send, asks, rank, kFromRoot, limit);  // its outcome shows in the answer's
-  }
-  std::string missing;
-  ErrorCode code = ErrorCode::timed_out;
-  for (const auto rank : c10::irange(1, size)) {
-    const Millis left = left_until(deadline);
-    WorkPtr& work = works[static_cast<std::size_t>(rank)];
-    const bool late = left == Millis::zero() && !work->isCompleted();
-    if (late && missing.empty() && !wait_all_ranks) {
-      raise({ErrorCode::timed_out, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
-                                       std::to_string(timeout.count()) + " ms, before rank " +
-                                       std::to_string(rank) + " came"});
-    }
-    try {
-      work->wait(std::max(left, Millis(1)));
-    } catch (const PcclError& error) {
-      code = error.code();
-      add_to_list(missing, std::to_string(rank));
-      if (!wait_all_ranks) break;
-    }
-  }
-  if (!missing.empty()) {
-    raise({code, std::string("[Rank 0]: ") + (wait_all_ranks ? "Ranks " : "Rank ") + missing +
-                     " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
-                     " ms"});
-  }
-  at::Tensor lets_go = word_of(kGoesOn, number);
-  for (const auto rank : c10::irange(1, size)) {
-    works[static_cast<std::size_t>(rank)] = message(OpKind::send, lets_go, rank, kFromRoot, limit);
-  }
-  for (const auto rank : c10::irange(1, size)) {
-    try {
-      works[static_cast<std::size_t>(rank)]->wait(limit);
-    } catch (const PcclError& error) {
-      // This rank has come. It may have gone on, and left, before its word was confirmed.
-      if (error.code() != ErrorCode::peer_lost) throw;
-    }
-  }
 }
 
 }  // namespace pccl

@@ -9,7 +9,6 @@
 #include <utility>
 #include <variant>
 
-#include "base/log.h"
 #include "python/engine_owner.h"
 #include "python/gil.h"
 #include "torch/backend.h"
@@ -21,11 +20,6 @@ namespace pccl {
 namespace {
 
 constexpr int kShrinkAbort = 1;  // torch.distributed.SHRINK_ABORT
-
-bool is_loss(const Error& error) {
-  return error.code == ErrorCode::peer_lost || error.code == ErrorCode::timed_out ||
-         error.code == ErrorCode::unreachable || error.code == ErrorCode::broken;
-}
 
 }  // namespace
 
@@ -282,8 +276,7 @@ bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {
 }
 #endif
 
-// ------------------------------------------------------------------------------- the end of a
-// group
+// ------------------------------------------------------------------------------- the end
 
 void PcclBackend::abort() {
   if (EngineOwner::instance().forked()) return;
@@ -315,42 +308,14 @@ void PcclBackend::shutdown() {
   if (forming) context->engine->close(*forming);
 }
 
-void PcclBackend::AbortHooks::call() {
-  std::map<std::int64_t, std::function<void()>> present;
-  {
-    const std::lock_guard lock(mutex);
-    present = functions;
-  }
-  for (const auto& [id, function] : present) {
-    try {
-      function();
-    } catch (const std::exception& error) {
-      log_error("abort hook " + std::to_string(id) + " has failed: " + error.what());
-    }
-  }
-}
-
-void PcclBackend::watch(const std::shared_ptr<Ticket>& ticket) {
-  {
-    const std::lock_guard lock(abort_hooks_->mutex);
-    if (abort_hooks_->functions.empty()) return;
-  }
-  ticket->on_done([hooks = abort_hooks_, completions = completions_, done = ticket.get()] {
-    if (is_loss(done->error())) completions->run([hooks] { hooks->call(); }, /*apart=*/true);
-  });
-}
-
 #ifdef C10D_BACKEND_HAS_HOOKS
 void PcclBackend::registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) {
-  const std::lock_guard lock(abort_hooks_->mutex);
-  TORCH_CHECK(abort_hooks_->functions.emplace(hook_id, std::move(hook)).second, "pccl: abort hook ",
-              hook_id, " is registered already");
+  TORCH_CHECK(abort_hooks_->add(hook_id, std::move(hook)), "pccl: abort hook ", hook_id,
+              " is registered already");
 }
 
 void PcclBackend::unregisterAbortHook(std::int64_t hook_id) {
-  const std::lock_guard lock(abort_hooks_->mutex);
-  TORCH_CHECK(abort_hooks_->functions.erase(hook_id) == 1, "pccl: there is no abort hook ",
-              hook_id);
+  TORCH_CHECK(abort_hooks_->remove(hook_id), "pccl: there is no abort hook ", hook_id);
 }
 #endif
 
