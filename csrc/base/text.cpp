@@ -3,6 +3,8 @@
 namespace pccl {
 namespace {
 
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
 struct Characters {
   unsigned first;
   unsigned last;
@@ -32,15 +34,29 @@ bool is_seen(std::string_view character) {
 
 }  // namespace
 
-std::string hex_text(std::span<const std::uint8_t> bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
+std::string hex_text(std::span<const std::byte> bytes) {
   std::string text;
   text.reserve(2 * bytes.size());
-  for (const std::uint8_t byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
+  for (const std::byte byte : bytes) {
+    text += kHexDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kHexDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
   }
   return text;
+}
+
+std::optional<std::vector<std::byte>> hex_bytes(std::string_view text) {
+  if (text.size() % 2 != 0 || !is_hex(text)) return std::nullopt;
+  const auto digit = [&](std::size_t at) { return kHexDigits.find(text[at]); };
+  std::vector<std::byte> bytes;
+  bytes.reserve(text.size() / 2);
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(digit(i) * 16 + digit(i + 1)));
+  }
+  return bytes;
+}
+
+bool is_hex(std::string_view text) {
+  return text.find_first_not_of(kHexDigits) == std::string_view::npos;
 }
 
 // Table 3-7 of the Unicode standard.

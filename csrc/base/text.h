@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pccl {
 
@@ -26,7 +28,11 @@ inline std::string bytes_text(std::uint64_t bytes) {
 }
 
 /// "00ff": two digits for each byte.
-[[nodiscard]] std::string hex_text(std::span<const std::uint8_t> bytes);
+[[nodiscard]] std::string hex_text(std::span<const std::byte> bytes);
+/// The bytes for which hex_text makes this text; nothing: for none.
+[[nodiscard]] std::optional<std::vector<std::byte>> hex_bytes(std::string_view text);
+/// Are all characters digits of hex_text?
+[[nodiscard]] bool is_hex(std::string_view text);
 
 /// "a", then "a, b"
 inline void add_to_list(std::string& text, std::string_view item, std::string_view between = ", ") {

@@ -13,8 +13,8 @@
 #include "python/gil.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/named_handle.h"
 #include "torch/process_group.h"
-#include "wire/codec.h"
 
 namespace pccl {
 namespace {
@@ -111,8 +111,6 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
 namespace {
 
-constexpr const char* kHandlePrefix = "pccl1:";
-
 /// The first operation of a group: when it has succeeded, no member has given the group up.
 OpRequest barrier_until(std::chrono::steady_clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -121,48 +119,6 @@ OpRequest barrier_until(std::chrono::steady_clock::time_point deadline) {
   barrier.descriptor.kind = OpKind::barrier;
   barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
   return barrier;
-}
-
-/// "pccl1:", the handle in hexadecimal, ":", the number of the group in its process.
-struct NamedHandle {
-  std::string text;
-  Handle handle;
-};
-
-std::string to_text(const Handle& handle, std::uint64_t instance) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = kHandlePrefix;
-  for (const std::byte b : encode(handle)) {
-    text += kDigits[std::to_integer<unsigned>(b) >> 4];
-    text += kDigits[std::to_integer<unsigned>(b) & 15];
-  }
-  return text + ":" + std::to_string(instance);
-}
-
-NamedHandle named(const std::string& text) {
-  const auto wrong = [&](const std::string& why) {
-    TORCH_CHECK_VALUE(false, "pccl reconfigure: not a handle of pccl (", why, "): '",
-                      text.substr(0, 40), text.size() > 40 ? "...'" : "'",
-                      "; expected what get_reconfigure_handle returned");
-  };
-  if (!text.starts_with(kHandlePrefix)) wrong("no " + std::string(kHandlePrefix));
-  const std::size_t start = std::strlen(kHandlePrefix);
-  const std::size_t end = text.find(':', start);
-  if (end == std::string::npos || (end - start) % 2 != 0) wrong("cut off");
-  std::vector<std::byte> bytes;
-  const auto digit = [&](std::size_t at) -> unsigned {
-    const char c = text[at];
-    if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
-    if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
-    wrong("not hexadecimal");
-    return 0;
-  };
-  for (std::size_t i = start; i < end; i += 2) {
-    bytes.push_back(static_cast<std::byte>(digit(i) * 16 + digit(i + 1)));
-  }
-  auto handle = decode_handle(bytes);
-  if (!handle) wrong(handle.error().text);
-  return {text, std::move(handle).value()};
 }
 
 std::vector<NamedHandle> in_rank_order(const c10d::ReconfigureOptions& opts) {
@@ -177,7 +133,7 @@ std::vector<NamedHandle> in_rank_order(const c10d::ReconfigureOptions& opts) {
   std::vector<NamedHandle> members;
   std::set<PeerId> seen;
   for (const std::string& text : texts) {
-    members.push_back(named(text));
+    members.push_back(parse_named_handle(text));
     TORCH_CHECK_VALUE(seen.insert(members.back().handle.peer).second,
                       "pccl reconfigure: one process stands twice among the handles (place ",
                       members.size() - 1, ")");
@@ -189,7 +145,7 @@ std::vector<NamedHandle> in_rank_order(const c10d::ReconfigureOptions& opts) {
 
 c10d::ReconfigureHandle PcclBackend::get_reconfigure_handle() const {
   TORCH_CHECK(!elastic_, "pccl: a group of a master is not configured by its program");
-  return to_text(own_, instance_);
+  return name_handle(own_, instance_).text;
 }
 
 PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& opts) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/text.h"
 #include "python/gil.h"
 #include "state/sha256.h"
 #include "torch/errors.h"
@@ -39,9 +40,8 @@ inline Digest to_digest(const pybind11::bytes& bytes) {
 }
 
 inline PeerId to_peer(const std::string& hex) {
-  const bool good =
-      hex.size() == 16 && hex.find_first_not_of("0123456789abcdef") == std::string::npos;
-  TORCH_CHECK_VALUE(good, "pccl: a peer is named by 16 hexadecimal digits, got '", hex, "'");
+  TORCH_CHECK_VALUE(hex.size() == 16 && is_hex(hex),
+                    "pccl: a peer is named by 16 hexadecimal digits, got '", hex, "'");
   return PeerId{std::stoull(hex, nullptr, 16)};
 }
 

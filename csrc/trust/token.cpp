@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
@@ -68,8 +69,7 @@ Result<Token> parse_line(std::string_view line) {
   token.secret = *secret;
   const std::size_t at = fields[2].find('@');
   token.master = fields[2].substr(0, at);
-  if (token.master.size() != kHashDigits ||
-      token.master.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (token.master.size() != kHashDigits || !is_hex(token.master)) {
     return wrong("its master is not the " + std::to_string(kHashDigits) +
                  " hexadecimal digits of a key's hash; " + std::string(kExpected));
   }
@@ -217,7 +217,7 @@ std::string key_hash(const PublicKey& key) {
   const bool made =
       EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr) == 1;
   PCCL_ASSERT(made);
-  return hex_text(digest);
+  return hex_text(std::as_bytes(std::span(digest)));
 }
 
 std::string to_base64(std::span<const std::uint8_t, 32> bytes) {

@@ -5,7 +5,9 @@
 #include "wire/codec.h"
 
 #include <cstdio>
+#include <span>
 
+#include "base/text.h"
 #include "wire/cbor.h"
 
 namespace pccl {
@@ -104,12 +106,7 @@ class Printer {
     out_ += text.size() > shown.size() ? "…\"" : "\"";
   }
   void put(const Digest& digest) {
-    for (std::size_t i = 0; i < 8; ++i) {
-      char hex[4];
-      static_cast<void>(std::snprintf(hex, sizeof hex, "%02x", digest[i]));
-      out_ += hex;
-    }
-    out_ += "…";
+    out_ += hex_text(std::as_bytes(std::span(digest).first<8>())) + "…";
   }
   void put(const Bytes& bytes) { out_ += "<" + std::to_string(bytes.size()) + " bytes>"; }
   void put(const Error& error) {

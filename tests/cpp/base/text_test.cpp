@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/log.h"
 
@@ -30,7 +35,19 @@ TEST(Text, times_below_a_second_are_read_in_milliseconds) {
 
 TEST(Text, bytes_are_two_hexadecimal_digits_each) {
   EXPECT_EQ(hex_text({}), "");
-  EXPECT_EQ(hex_text(std::array<std::uint8_t, 4>{0x00, 0x0F, 0xA0, 0xFF}), "000fa0ff");
+  const std::array<std::uint8_t, 4> bytes{0x00, 0x0F, 0xA0, 0xFF};
+  EXPECT_EQ(hex_text(std::as_bytes(std::span(bytes))), "000fa0ff");
+}
+
+TEST(Text, hexadecimal_digits_are_read_back_as_they_are_written) {
+  std::vector<std::byte> every;
+  for (int value = 0; value < 256; ++value) every.push_back(static_cast<std::byte>(value));
+  EXPECT_EQ(hex_bytes(hex_text(every)), every);
+  EXPECT_EQ(hex_bytes(""), std::vector<std::byte>{});
+  for (const char* wrong : {"0", "0fa", "0F", "g0", "0x", " 0", "-1"}) {
+    EXPECT_EQ(hex_bytes(wrong), std::nullopt) << wrong;
+    EXPECT_EQ(is_hex(wrong), std::string_view(wrong) == "0" || std::string_view(wrong) == "0fa");
+  }
 }
 
 TEST(Text, a_loopback_host_is_what_only_this_machine_reaches) {
