@@ -2,7 +2,6 @@
 // reports an epoch without its mark has invented it (trust/token.h).
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,10 +48,7 @@ class EpochMarks {
   };
 
   [[nodiscard]] Digest mark_of(EpochId epoch, Named how) const {
-    const Secret mark = epoch_mark(key_->master, key_->run, epoch, how);
-    Digest digest{};
-    std::copy(mark.bytes().begin(), mark.bytes().end(), digest.begin());
-    return digest;
+    return epoch_mark(key_->master, key_->run, epoch, how).disclosed();
   }
 
   std::optional<Key> key_;

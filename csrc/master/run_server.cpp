@@ -85,8 +85,7 @@ Error RunServer::start() {
 
 void RunServer::use_key(const Secret& master) {
   marks_ = EpochMarks(master, options_.run);
-  const Secret mark = key_mark(master, options_.run);
-  std::copy(mark.bytes().begin(), mark.bytes().end(), state_.config.key.emplace().begin());
+  state_.config.key = key_mark(master, options_.run).disclosed();
 }
 
 std::string RunServer::lockout_of(const Register& held) const {

@@ -28,6 +28,8 @@ class Secret {
   ~Secret();
 
   [[nodiscard]] std::span<const std::uint8_t, kBytes> bytes() const { return bytes_; }
+  /// A copy, for bytes that others may know after all: a mark, a public key.
+  [[nodiscard]] std::array<std::uint8_t, kBytes> disclosed() const { return bytes_; }
   /// Are the two equal? Takes a time that does not depend on where they differ.
   [[nodiscard]] bool same_as(const Secret& other) const;
 

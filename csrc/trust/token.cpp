@@ -264,7 +264,7 @@ std::optional<ChannelIdentity> parse_identity(std::string_view text) {
   if (text.size() <= kSecretDigits || text[kSecretDigits] != ' ') return std::nullopt;
   const auto key = from_base64(text.substr(0, kSecretDigits));
   if (!key) return std::nullopt;
-  std::copy(key->bytes().begin(), key->bytes().end(), identity.key.begin());
+  identity.key = key->disclosed();
   identity.run = text.substr(kSecretDigits + 1);
   if (identity.run.size() > kRunNameBytesMax) return std::nullopt;
   return identity;
