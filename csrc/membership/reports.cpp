@@ -4,6 +4,7 @@
 // mate has completed it, and a boundary that does not vote is passed only behind a commit of its
 // step.
 #include <algorithm>
+#include <utility>
 
 #include "membership/master_rules.h"
 
@@ -95,6 +96,88 @@ std::optional<std::uint64_t> denied_flag(const State& s, std::optional<std::uint
   return std::nullopt;
 }
 
+/// What a report claims that others would have to know.
+struct Claims {
+  std::optional<OpKey> commit;           // the newest one
+  bool made_here = false;                // this master has made that commit
+  bool of_this_master = false;           // the epoch in which the member has begun
+  std::optional<std::uint64_t> unvoted;  // first_unvoted
+};
+
+Claims claims_of(const State& s, const Begun& one) {
+  const std::uint32_t group = one.member->place.rank;
+  const auto made = s.newest_commit.find(group);
+  Claims claims;
+  claims.commit = newest_of(one.report->committed);
+  claims.made_here =
+      made != s.newest_commit.end() && claims.commit && made->second >= *claims.commit;
+  // Whatever the report says about when the member has begun: it was ready for an epoch that this
+  // master has started.
+  claims.of_this_master =
+      one.report->started->incarnation() == s.held->incarnation || s.committed.contains(group);
+  claims.unvoted = first_unvoted(*one.report);
+  return claims;
+}
+
+/// What the reports of other replicas say about the claims of one report.
+struct Others {
+  bool any = false;             // of them could confirm or deny it
+  bool mates = false;           // some are of its peer group
+  std::uint64_t step = 0;       // to which this master or one of them has come
+  bool issued_commit = false;   // a mate has issued the operation of its newest commit
+  bool issued_unvoted = false;  // one has issued an operation in the step `unvoted`
+};
+
+Others heard_of_others(const State& s, const std::vector<Begun>& begun, const Begun& one,
+                       const Claims& claims) {
+  Others others;
+  others.step = known_step(s);
+  for (const Begun& other : begun) {
+    if (replica_of(*other.member) == replica_of(*one.member)) continue;
+    const Report& report = *other.report;
+    others.any = true;
+    others.step = std::max(others.step, report.step);
+    if (claims.unvoted && has_issued(report, OpKey{*claims.unvoted, 0})) {
+      others.issued_unvoted = true;
+    }
+    if (other.member->place.rank != one.member->place.rank) continue;
+    others.mates = true;
+    if (claims.commit && has_issued(report, *claims.commit)) others.issued_commit = true;
+  }
+  return others;
+}
+
+/// Why the report cannot be true; empty: it can. `passed`: the last voted boundary.
+std::string refuted(const State& s, const Report& report, const Claims& claims,
+                    const Others& others, std::uint64_t passed) {
+  const auto committed = [&] {
+    return "it reports operation " + to_string(*claims.commit) + " as committed, ";
+  };
+  if (claims.commit && !claims.made_here && claims.of_this_master) {
+    return committed() + "and this master has not committed it";
+  }
+  // Of a run of one replica a master knows only the steps in which it has committed something.
+  if (!others.any && !claims.of_this_master) return "";
+  const std::uint64_t step = others.any ? others.step : std::max(others.step, s.brought_step);
+  const bool foretells = std::any_of(report.flags.begin(), report.flags.end(),
+                                     [&](const StepFlag& flag) { return flag.step > step + 1; });
+  if (report.step > step + 1 || foretells) {
+    return "it reports step " + std::to_string(report.step) +
+           (foretells ? " and boundaries still further on" : "") +
+           ", and no other member has come beyond step " + std::to_string(step);
+  }
+  const auto& unvoted = claims.unvoted;
+  const bool none_knows = others.any ? !others.issued_unvoted : unvoted >= s.brought_step;
+  if (unvoted && none_knows && *unvoted >= passed && !has_committed_in(s, *unvoted)) {
+    return "it reports that the boundary of step " + std::to_string(*unvoted) +
+           " does not vote, and no other member has issued an operation in that step";
+  }
+  if (claims.commit && !claims.made_here && others.mates && !others.issued_commit) {
+    return committed() + "which no other member has issued";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<OpKey> newest_of(const OpSet& set) {
@@ -159,65 +242,21 @@ std::optional<Lie> find_lie(const State& s, const Epoch& epoch) {
       return Lie{member->peer(), "it reports a voted boundary that the register does not know"};
     }
   }
-  const std::uint64_t passed = numbering_before(s, epoch).passed;
   if (epoch.boundary) {
     if (std::optional<Lie> lie = find_astray(begun)) return lie;
   }
+  const std::uint64_t passed = numbering_before(s, epoch).passed;
   const std::optional<std::uint64_t> voting = first_voting(s);
-  for (const auto& [member, report] : begun) {
-    if (const auto denied = denied_flag(s, voting, *report)) {
-      return Lie{member->peer(), "it denies what this master has said about the boundary of step " +
-                                     std::to_string(*denied)};
+  for (const Begun& one : begun) {
+    std::string why;
+    if (const auto denied = denied_flag(s, voting, *one.report)) {
+      why = "it denies what this master has said about the boundary of step " +
+            std::to_string(*denied);
+    } else {
+      const Claims claims = claims_of(s, one);
+      why = refuted(s, *one.report, claims, heard_of_others(s, begun, one, claims), passed);
     }
-    const std::optional<OpKey> claim = newest_of(report->committed);
-    bool alone = true;    // there is no other replica that could confirm or deny it
-    bool no_mate = true;  // there is no other member of its peer group
-    const std::optional<std::uint64_t> unvoted = first_unvoted(*report);
-    bool none_there = true;  // nobody else has called anything in the step `unvoted`
-    std::uint64_t step = known_step(s);
-    bool confirmed = !claim;
-    for (const Begun& other : begun) {
-      if (replica_of(*other.member) == replica_of(*member)) continue;
-      alone = false;
-      step = std::max(step, other.report->step);
-      none_there = none_there && !(unvoted && has_issued(*other.report, OpKey{*unvoted, 0}));
-      if (other.member->place.rank != member->place.rank) continue;
-      no_mate = false;
-      confirmed = confirmed || has_issued(*other.report, *claim);
-    }
-    const auto made = s.newest_commit.find(member->place.rank);
-    const bool made_here = made != s.newest_commit.end() && claim && made->second >= *claim;
-    // Whatever it says about when it has begun: it was ready for an epoch that this master has
-    // started.
-    const bool of_this_master = report->started->incarnation() == s.held->incarnation ||
-                                s.committed.contains(member->place.rank);
-    if (claim && !made_here && of_this_master) {
-      return Lie{member->peer(), "it reports operation " + to_string(*claim) +
-                                     " as committed, and this master has not committed it"};
-    }
-    // Of a run of one replica a master knows only the steps in which it has committed something.
-    if (alone && !of_this_master) continue;
-    if (alone) step = std::max(step, s.brought_step);
-    const bool foretells = std::any_of(report->flags.begin(), report->flags.end(),
-                                       [&](const StepFlag& flag) { return flag.step > step + 1; });
-    if (report->step > step + 1 || foretells) {
-      return Lie{member->peer(), "it reports step " + std::to_string(report->step) +
-                                     (foretells ? " and boundaries still further on" : "") +
-                                     ", and no other member has come beyond step " +
-                                     std::to_string(step)};
-    }
-    const bool none_knows = alone ? unvoted >= s.brought_step : none_there;
-    if (unvoted && none_knows && *unvoted >= passed && !has_committed_in(s, *unvoted)) {
-      return Lie{member->peer(), "it reports that the boundary of step " +
-                                     std::to_string(*unvoted) +
-                                     " does not vote, and no other member has issued an operation "
-                                     "in that step"};
-    }
-    confirmed = confirmed || made_here;
-    if (!confirmed && !no_mate) {
-      return Lie{member->peer(), "it reports operation " + to_string(*claim) +
-                                     " as committed, which no other member has issued"};
-    }
+    if (!why.empty()) return Lie{one.member->peer(), std::move(why)};
   }
   return std::nullopt;
 }
