@@ -25,6 +25,11 @@ class DirectEvents : public LinkEvents {
 
 class DirectLinks : public LinksBase {
  public:
+  /// For tests: dials at once what Widening dials when a link is busy, so many more bulk lanes, to
+  /// kLanesMax in all; either side may call it. A lane that has joined carries segments, over a
+  /// long line if the link wants so many; one that has not joined within kJoinMs is given up, with
+  /// a line in the log. Does nothing if the link is not up, or has no connections.
+  virtual void widen(PeerId /*peer*/, std::size_t /*bulk_lanes*/) {}
   /// Does nothing if the link to the peer is not up.
   virtual void send_relay(PeerId peer, std::vector<std::byte> payload) = 0;
   /// Bytes of control and relay messages that wait to be sent to the peer, each with

@@ -175,12 +175,27 @@ void Link::flush_bulk() {
 /// What is late or stuck goes over other lanes too: before all else that waits.
 void Link::mend(std::uint64_t now_ms) {
   forget_gone();
+  Moved moved = look_at_lanes(now_ms);
+  const bool waits = bulk_waits();
+  moved.look.waits = waits;
+  moved.look.ends = !waits && nothing_waits_since_ms_ == 0;
+  if (moved.look.ends) nothing_waits_since_ms_ = now_ms;
+  if (waits) nothing_waits_since_ms_ = 0;
+  LinkProgress progress;
+  progress.trip_us = moved.trip_us;
+  progress.nothing_waits_ms = nothing_waits_since_ms_ == 0 ? 0 : now_ms - nothing_waits_since_ms_;
+  progress.needs_ms = time_needed_.look(moved.look);
+  if (moved.recovered) choose();
   // The first look after a while says nothing of the time before it.
-  TimeNeeded::Look look{.since_ms = now_ms - std::exchange(mended_ms_, now_ms)};
-  const std::uint64_t since_ms = std::min(look.since_ms, TimeNeeded::kLookMsMax);
-  bool others_move = false;
-  bool recovered = false;
-  std::uint64_t trip_us = 0;
+  const std::uint64_t since_ms = std::min(moved.look.since_ms, TimeNeeded::kLookMsMax);
+  pass_on_late(progress, moved.others_move ? since_ms : 0);
+  flush_bulk();
+}
+
+/// Sees what each lane has brought over since the last look, and which late one has nothing left.
+Link::Moved Link::look_at_lanes(std::uint64_t now_ms) {
+  Moved moved;
+  moved.look.since_ms = now_ms - std::exchange(mended_ms_, now_ms);
   std::size_t measured = 0;
   for (Held& held : lanes_) {
     if (!held.lane->open() || held.awaited) continue;
@@ -191,9 +206,9 @@ void Link::mend(std::uint64_t now_ms) {
     const bool carries = held.used || &held != &lanes_.front();  // not messages alone
     // Under encryption what was written counts fewer bytes than what is on its way.
     const bool moves = delivered > held.delivered;
-    if (moves && carries) look.arrived_bytes += delivered - held.delivered;
+    if (moves && carries) moved.look.arrived_bytes += delivered - held.delivered;
     held.delivered = std::max(held.delivered, delivered);
-    others_move = others_move || (moves && carries);
+    moved.others_move = moved.others_move || (moves && carries);
     LaneProgress& progress = held.progress;
     const bool was_drained = progress.drained;
     progress.drained = sent.unacknowledged == 0 && held.lane->idle();
@@ -201,45 +216,41 @@ void Link::mend(std::uint64_t now_ms) {
     held.waits = !moves && !was_drained && !progress.drained && !sent.held;
     if (held.late && progress.drained) {
       held.late = false;
-      recovered = true;
+      moved.recovered = true;
     }
-    if (held.used) ++look.used;
-    if (held.used && !progress.drained) ++look.sending;
+    if (held.used) ++moved.look.used;
+    if (held.used && !progress.drained) ++moved.look.sending;
     if (carries && !held.late) {  // else others send what it holds
-      look.under_way_bytes += sent.unacknowledged + (held.lane->idle() ? 0 : kSliceBytes);
+      moved.look.under_way_bytes += sent.unacknowledged + (held.lane->idle() ? 0 : kSliceBytes);
     }
     if (sent.line.trip_us == 0) continue;
-    trip_us += sent.line.trip_us;
+    moved.trip_us += sent.line.trip_us;
     ++measured;
   }
-  look.waits = bulk_waits();
-  look.ends = !look.waits && nothing_waits_since_ms_ == 0;
-  if (look.ends) nothing_waits_since_ms_ = now_ms;
-  if (look.waits) nothing_waits_since_ms_ = 0;
-  const std::uint64_t needs_ms = time_needed_.look(look);
-  if (recovered) choose();
+  if (measured > 0) moved.trip_us /= measured;
+  return moved;
+}
+
+/// Puts back what stragglers have taken. `stuck_ms`: how much longer a lane is stuck that waits.
+void Link::pass_on_late(const LinkProgress& link, std::uint64_t stuck_ms) {
   std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies
   std::vector<LaneProgress> seen;
   for (Held& held : lanes_) {
     const bool small = &held == &lanes_.front();
     if (small || !held.lane->open() || held.awaited || held.late) continue;
     LaneProgress& progress = held.progress;
-    progress.stuck_ms = held.waits ? progress.stuck_ms + (others_move ? since_ms : 0) : 0;
+    progress.stuck_ms = held.waits ? progress.stuck_ms + stuck_ms : 0;
     progress.used = held.used;
     lanes.push_back(&held);
     seen.push_back(progress);
   }
-  if (cuts_ && lanes.size() > 1) {
-    const std::uint64_t waits_ms =
-        nothing_waits_since_ms_ == 0 ? 0 : now_ms - nothing_waits_since_ms_;
-    const auto late = stragglers(seen, {measured > 0 ? trip_us / measured : 0, waits_ms, needs_ms});
-    for (const std::size_t place : late) {
-      lanes[place]->late = true;
-      slices_out_.put_back(lanes[place]->lane->share());
-    }
-    if (!late.empty()) choose();
+  if (!cuts_ || lanes.size() < 2) return;
+  const auto late = stragglers(seen, link);
+  for (const std::size_t place : late) {
+    lanes[place]->late = true;
+    slices_out_.put_back(lanes[place]->lane->share());
   }
-  flush_bulk();
+  if (!late.empty()) choose();
 }
 
 LinkLoad Link::load() const {

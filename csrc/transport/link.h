@@ -171,6 +171,15 @@ class Link : public LaneOwner {
     bool waits = false;  // since the last look nothing that it had sent has arrived
     LaneProgress progress = {};
   };
+  /// What the lanes have done since the last look.
+  struct Moved {
+    TimeNeeded::Look look;
+    bool others_move = false;   // a lane that carries segments has brought something over
+    bool recovered = false;     // a late lane has brought over all that it had
+    std::uint64_t trip_us = 0;  // the mean round trip of now; 0: not known
+  };
+  [[nodiscard]] Moved look_at_lanes(std::uint64_t now_ms);
+  void pass_on_late(const LinkProgress& link, std::uint64_t stuck_ms);
   [[nodiscard]] Held& held(const Lane& lane);
   void forget_gone();
   bool end_if_over();

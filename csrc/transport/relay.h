@@ -54,9 +54,6 @@ class RelayLinks final : public Links, private DirectEvents {
     return direct_->opening_text(peer);
   }
   [[nodiscard]] bool is_up(PeerId peer) const override;
-  void widen(PeerId peer, std::size_t bulk_lanes) override {
-    if (!is_leaving(peer)) direct_->widen(peer, bulk_lanes);
-  }
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override;

@@ -218,11 +218,6 @@ class LinksBase {
   /// people.
   [[nodiscard]] virtual std::string opening_text(PeerId) const { return ""; }
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
-  /// Dials so many more bulk lanes of a link that is up, to kLanesMax in all; either side may call
-  /// it. A lane that has joined carries segments, over a long line if the link wants so many
-  /// (Widening); one that has not joined within kJoinMs is given up, with a line in the log. Does
-  /// nothing if the link is not up.
-  virtual void widen(PeerId peer, std::size_t bulk_lanes) = 0;
 
   /// These two do nothing if the link to the peer is not up.
   virtual void send_control(PeerId peer, std::vector<std::byte> payload) = 0;

@@ -46,7 +46,6 @@ class FakeLinks : public Links {
   void give_up(PeerId peer, const std::string& reason) override {
     given_up.emplace_back(peer, reason);
   }
-  void widen(PeerId, std::size_t) override {}
   [[nodiscard]] bool is_up(PeerId peer) const override { return !not_up.contains(peer); }
   void send_control(PeerId to, std::vector<std::byte> payload) override {
     sent.push_back({to, std::move(payload), {}, nullptr, 0, 0});

@@ -128,8 +128,8 @@ TEST(Join, lanes_join_in_the_middle_of_bulk_data_from_both_sides_at_once_and_not
       Busy busy(1);
       Pair& pair = busy.pair;
       ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() >= 2; }));
-      if (low) pair.low.links->widen(pair.high_id(), 2);
-      if (high) pair.high.links->widen(pair.low_id(), 2);
+      if (low) pair.low.direct->widen(pair.high_id(), 2);
+      if (high) pair.high.direct->widen(pair.low_id(), 2);
       busy.expect_all();
       const std::size_t bulk = 1U + (low ? 2 : 0) + (high ? 2 : 0);
       ASSERT_TRUE(test::poll_until(pair.loop, [&] { return sockets() == 2 * (1 + bulk); }));
@@ -152,8 +152,8 @@ TEST(Join, lanes_join_in_the_middle_of_bulk_data_from_both_sides_at_once_and_not
 TEST(Join, lanes_may_join_as_soon_as_each_side_has_heard_of_the_link) {
   for (int round = 0; round < 20; ++round) {
     Pair pair;
-    pair.low.events.on_up = [&](PeerId peer) { pair.low.links->widen(peer, 1); };
-    pair.high.events.on_up = [&](PeerId peer) { pair.high.links->widen(peer, 1); };
+    pair.low.events.on_up = [&](PeerId peer) { pair.low.direct->widen(peer, 1); };
+    pair.high.events.on_up = [&](PeerId peer) { pair.high.direct->widen(peer, 1); };
     pair.open();
     ASSERT_TRUE(test::poll_until(pair.loop, [&] { return sockets() == 2U * 4; }));
     EXPECT_EQ(pair.low.events.ups, 1);
@@ -163,9 +163,9 @@ TEST(Join, lanes_may_join_as_soon_as_each_side_has_heard_of_the_link) {
 TEST(Join, a_link_has_129_lanes_at_most) {
   Pair pair;
   pair.open();
-  pair.low.links->widen(pair.high_id(), 1000);
+  pair.low.direct->widen(pair.high_id(), 1000);
   ASSERT_TRUE(test::poll_until(pair.loop, [&] { return sockets() == 2U * kLanesMax; }));
-  pair.low.links->widen(pair.high_id(), 1);
+  pair.low.direct->widen(pair.high_id(), 1);
   pair.low.links->send_control(pair.high_id(), bytes_of("on"));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
   EXPECT_EQ(sockets(), 2U * kLanesMax);
@@ -360,8 +360,8 @@ TEST(Join, a_link_that_is_closed_while_lanes_join_delivers_everything_and_closes
     const bool low_closes = rounds % 2 == 0;
     Busy busy(1, 4U << 20);
     Pair& pair = busy.pair;
-    pair.low.links->widen(pair.high_id(), 3);
-    pair.high.links->widen(pair.low_id(), 3);
+    pair.low.direct->widen(pair.high_id(), 3);
+    pair.high.direct->widen(pair.low_id(), 3);
     for (int i = 0; i < rounds / 4; ++i) pair.loop.run_once(false);
     test::End& closer = low_closes ? pair.low : pair.high;
     test::End& other = low_closes ? pair.high : pair.low;
@@ -382,8 +382,8 @@ TEST(Join, a_link_that_is_dropped_while_lanes_join_leaves_none_of_them_behind) {
   for (int rounds = 0; rounds < 40; ++rounds) {
     Busy busy(1, 4U << 20);
     Pair& pair = busy.pair;
-    pair.low.links->widen(pair.high_id(), 3);
-    pair.high.links->widen(pair.low_id(), 3);
+    pair.low.direct->widen(pair.high_id(), 3);
+    pair.high.direct->widen(pair.low_id(), 3);
     for (int i = 0; i < rounds / 4; ++i) pair.loop.run_once(false);
     test::End& dropper = rounds % 2 == 0 ? pair.low : pair.high;
     test::End& other = rounds % 2 == 0 ? pair.high : pair.low;

@@ -43,7 +43,6 @@ class PlayedLinks final : public DirectLinks {
   [[nodiscard]] bool is_up(PeerId peer) const override {
     return peer == kBetween || (also_up && also_up(peer));
   }
-  void widen(PeerId, std::size_t) override {}
   void send_control(PeerId, std::vector<std::byte>) override {}
   void send_segment(PeerId to, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override {

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/protocol.h"
 #include "support.h"
+#include "transport/direct_links.h"
 #include "transport/framing.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
@@ -76,8 +77,20 @@ class Recorder : public LinkEvents {
 
 /// The links of a process, and what it has heard of them.
 struct End {
+  /// Makes links with a key pair of their own.
+  void make_links(Loop& loop, const LinkOptions& options) {
+    const KeyPair identity = KeyPair::make();
+    auto made = make_relay_links(loop, events, {identity, random_secret}, [&](DirectEvents& above) {
+      auto below = make_direct_links(loop, above, identity, options);
+      if (below.ok()) direct = below.value().get();
+      return below;
+    });
+    EXPECT_TRUE(made.ok()) << made.error().text;
+    links = std::move(made).value();
+  }
   Recorder events;
   std::unique_ptr<Links> links;
+  DirectLinks* direct = nullptr;  // of `links`, if make_links has made them
   [[nodiscard]] Handle handle() const {
     return {links->self(), {"127.0.0.1:" + std::to_string(links->port())}, links->key()};
   }
@@ -88,18 +101,12 @@ struct End {
 struct Pair {
   explicit Pair(LinkOptions options = {}, std::size_t threads = 1) : loop(threads) {
     options.listen_hosts = {"127.0.0.1"};
-    for (End* end : {&low, &high}) {
-      auto made = make_tcp_links(loop, end->events, KeyPair::make(), options);
-      EXPECT_TRUE(made.ok()) << made.error().text;
-      end->links = std::move(made).value();
-    }
+    for (End* end : {&low, &high}) end->make_links(loop, options);
     // The ids are random: the smaller one is the one that dials.
     if (high.links->self() < low.links->self()) swap_ends(options);
   }
   void swap_ends(const LinkOptions& options) {
-    while (high.links->self() < low.links->self()) {
-      high.links = std::move(make_tcp_links(loop, high.events, KeyPair::make(), options)).value();
-    }
+    while (high.links->self() < low.links->self()) high.make_links(loop, options);
   }
   void open() {
     low.links->open(high.handle(), 30000, false);

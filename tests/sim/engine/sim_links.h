@@ -60,7 +60,6 @@ class SimLinks final : public DirectLinks, private WireEnd {
   void give_up(PeerId peer, const std::string& reason) override;
   [[nodiscard]] bool is_up(PeerId peer) const override;
   [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override;
-  void widen(PeerId, std::size_t) override {}  // a wire has its lanes from the beginning
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_relay(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
