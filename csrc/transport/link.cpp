@@ -25,7 +25,7 @@ constexpr std::size_t kSharersMin = 4;  // of the pace, while few slices are to 
 Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
 
-std::string Link::opening_text() const {
+std::string Link::Opening::text() const {
   std::string seen = dial ? dial->report() : "";
   if (!last_failure.empty() && last_failure != seen)
     add_to_list(seen, last_failure, "; before that: ");
@@ -383,7 +383,6 @@ void Link::cancel(MemoryToken token) {
 void Link::close() {
   state = State::closing;
   widening.reset();
-  redial.reset();
   relane.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->close();
@@ -391,9 +390,7 @@ void Link::close() {
 
 void Link::end() {
   widening.reset();
-  dial.reset();
-  deadline.reset();
-  redial.reset();
+  opening.reset();
   relane.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->end();

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,30 +111,36 @@ class Link : public LaneOwner {
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::size_t queued_message_bytes() const { return queued_message_bytes_; }
 
-  // Used by Links: how the link is being opened.
-  /// What was seen of the first lane's dials.
-  [[nodiscard]] std::string opening_text() const;
+  // Used by Links.
+  /// How the link is being opened: until its first lane is there, or the link has failed.
+  struct Opening {
+    /// What was seen of the first lane's dials.
+    [[nodiscard]] std::string text() const;
+
+    std::unique_ptr<LaneDial> dial;  // of the first lane
+    std::unique_ptr<Timer> redial;
+    std::uint64_t backoff_ms = 0;        // of the last redial after a failure
+    std::uint64_t refused_since_ms = 0;  // 0: not refused the last time
+    std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long
+    std::string last_failure;
+    std::unique_ptr<Timer> deadline;
+    std::uint64_t deadline_at_ms = 0;
+    std::uint64_t deadline_after_ms = 0;
+    bool overdue =
+        false;  // the deadline is over, and waits for the answer to a proof that was sent
+  };
   State state = State::opening;
+  std::optional<Opening> opening = Opening();  // there in State::opening
   Handle handle;
   std::uint64_t serial = 0;    // distinguishes this link from earlier ones to the same peer
   std::uint64_t number = 0;    // of LaneHello: a secret of the two peers, by which lanes join
   bool dialled = false;        // by this side
   bool small_packets = false;  // of all its connections
   std::string address;  // the peer's, which the first lane has reached; empty: its unix socket
-  std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;
   std::unique_ptr<Widening> widening;  // while the link is up
-  std::unique_ptr<Timer> deadline;
-  std::unique_ptr<Timer> redial;  // of the link that is being opened
-  std::unique_ptr<Timer> relane;  // dials lost lanes anew
-  std::uint64_t deadline_at_ms = 0;
-  std::uint64_t deadline_after_ms = 0;
-  bool overdue = false;  // the deadline is over, and waits for the answer to a proof that was sent
-  std::uint64_t backoff_ms = 0;
-  std::uint64_t refused_since_ms = 0;  // 0: not refused the last time
-  std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long
+  std::unique_ptr<Timer> relane;       // dials lost lanes anew
   std::uint64_t proven_at_ms = 0;
-  std::string last_failure;
   std::uint64_t lacks_until_ms = 0;  // `relane` sees to lost bulk lanes then; 0: none were lost
   std::uint64_t lanes_lost_told = 0;
 

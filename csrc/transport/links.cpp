@@ -72,7 +72,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   [[nodiscard]] std::string opening_text(PeerId peer) const override {
     const auto found = links_.find(peer);
     const bool opens = found != links_.end() && found->second->state == Link::State::opening;
-    return opens ? found->second->opening_text() : "";
+    return opens ? found->second->opening->text() : "";
   }
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
   void widen(PeerId peer, std::size_t bulk_lanes) override {
@@ -142,6 +142,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
 
   void dial(Link& link);
   void dial_later(Link& link, std::uint64_t delay_ms);
+  void set_deadline(Link& link, std::uint64_t deadline_ms);
   void widen(Link& link, std::size_t bulk_lanes);
   void dial_lacking(Link& link, std::uint64_t delay_ms);
   [[nodiscard]] Dialler dialler(const Link& link) const {
@@ -212,23 +213,18 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
     if (link.state != Link::State::opening) return;  // up or down will be told
     if (peer_of(peer.key) != peer.peer) return fail_misnamed(link, peer);
     link.handle = peer;
-    if (loop_.now_ms() + deadline_ms <= link.deadline_at_ms) return;
-    link.overdue = false;
-    link.deadline_at_ms = loop_.now_ms() + deadline_ms;
-    link.deadline_after_ms = deadline_ms;
-    link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
-    return;
+    if (loop_.now_ms() + deadline_ms <= link.opening->deadline_at_ms) return;
+    link.opening->overdue = false;
+    return set_deadline(link, deadline_ms);
   }
   const auto made = std::make_shared<Link>(static_cast<LinkOwner&>(*this), peer, ++serials_);
   links_[peer.peer] = made;
   Link& link = *made;
   if (shut_) return fail(link, "this process has closed its links", false);
   if (peer_of(peer.key) != peer.peer) return fail_misnamed(link, peer);
-  link.deadline_at_ms = loop_.now_ms() + deadline_ms;
-  link.deadline_after_ms = deadline_ms;
-  link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
+  set_deadline(link, deadline_ms);
   link.small_packets = path_is_small(peer.peer);
-  link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
+  link.opening->refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
   if (auto parked = parking_.take(peer)) {
     adopt(link, parked->link, std::move(parked->lanes.front()));
     for (std::size_t i = 1; i < parked->lanes.size(); ++i) {
@@ -240,6 +236,12 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   dial_later(link, std::min(kDialBackMs, deadline_ms / 4));
 }
 
+void TcpLinks::set_deadline(Link& link, std::uint64_t deadline_ms) {
+  link.opening->deadline_at_ms = loop_.now_ms() + deadline_ms;
+  link.opening->deadline_after_ms = deadline_ms;
+  link.opening->deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
+}
+
 bool TcpLinks::path_is_small(PeerId peer) {
   const auto found = small_paths_.find(peer);
   if (found == small_paths_.end()) return false;
@@ -249,8 +251,8 @@ bool TcpLinks::path_is_small(PeerId peer) {
 }
 
 void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
-  link.dial.reset();
-  link.redial = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
+  link.opening->dial.reset();
+  link.opening->redial = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
 }
 
 /// A peer with a larger id dials this one. This peer takes that link unless its own dial has made
@@ -263,7 +265,7 @@ bool TcpLinks::may_dial(const LaneHello& hello) {
   if (link.handle.key != hello.dialer) return false;  // another process with the same id
   if (dialer < self_) return true;
   if (link.state == Link::State::opening) {
-    if (link.dial && link.dial->talks()) return false;
+    if (link.opening->dial && link.opening->dial->talks()) return false;
     dial_later(link, kHandshakeMs);  // if that dial comes to nothing
     return true;
   }
@@ -275,13 +277,13 @@ bool TcpLinks::may_dial(const LaneHello& hello) {
 
 void TcpLinks::dial(Link& link) {
   const LaneHello hello = hello_to(link, random_u64(), /*joins=*/false);
-  link.dial = std::make_unique<LaneDial>(
+  link.opening->dial = std::make_unique<LaneDial>(
       loop_, dialler(link), link.handle, hello,
       LaneDial::Events{
           [this, &link, number = hello.link](auto stream, const std::string& address) {
             link.address = address;
             link.dialled = true;
-            if (link.dial->swallows()) {
+            if (link.opening->dial->swallows()) {
               log_warning(
                   "the path to peer " + name_of(link.handle) + " at " + address +
                   " swallows packets of full size, and carries small ones: the connections of "
@@ -295,31 +297,34 @@ void TcpLinks::dial(Link& link) {
 }
 
 void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
+  Link::Opening& opening = *link.opening;
   const std::uint64_t now = loop_.now_ms();
-  if (!failure.refused) link.refused_since_ms = 0;
-  if (failure.refused && link.refused_since_ms == 0)
-    link.refused_since_ms = std::max<std::uint64_t>(now, 1);
-  const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
-  link.last_failure = failure.what;
+  if (!failure.refused) opening.refused_since_ms = 0;
+  if (failure.refused && opening.refused_since_ms == 0) {
+    opening.refused_since_ms = std::max<std::uint64_t>(now, 1);
+  }
+  const bool refused = failure.refused && now - opening.refused_since_ms >= opening.refused_long_ms;
+  opening.last_failure = failure.what;
   link.small_packets = path_is_small(link.peer());
-  if (link.overdue) return deadline_over(link);
+  if (opening.overdue) return deadline_over(link);
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
                 refused);
   }
-  link.backoff_ms = std::clamp(link.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
+  opening.backoff_ms = std::clamp(opening.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
   // A random delay, so that many peers which have lost the same one do not dial in step.
-  dial_later(link, link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1));
+  dial_later(link, opening.backoff_ms / 2 + jitter_.below(opening.backoff_ms / 2 + 1));
 }
 
 void TcpLinks::deadline_over(Link& link) {
-  if (link.dial && link.dial->has_proven() && !std::exchange(link.overdue, true)) {
+  Link::Opening& opening = *link.opening;
+  if (opening.dial && opening.dial->has_proven() && !std::exchange(opening.overdue, true)) {
     // The peer has our proof, so the link may be up there; to give up now would lose it.
-    link.deadline = loop_.timer(kHandshakeMs, 0, [this, &link] { deadline_over(link); });
+    opening.deadline = loop_.timer(kHandshakeMs, 0, [this, &link] { deadline_over(link); });
     return;
   }
-  const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
-  const std::string seen = link.opening_text();
+  const std::string within = " within " + std::to_string(opening.deadline_after_ms) + " ms";
+  const std::string seen = opening.text();
   if (self_ < link.peer() || !seen.empty()) {
     return fail(link,
                 "cannot connect to peer " + name_of(link.handle) + within + ", and it does not " +
@@ -379,9 +384,7 @@ void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> f
   link.number = number;
   note_packets(link, *first);
   link.proven_at_ms = loop_.now_ms();
-  link.dial.reset();
-  link.redial.reset();
-  link.deadline.reset();
+  link.opening.reset();
   link.attach(lane_of(link, Lane::Kind::small, std::move(first)));
   reports_.add(report(LinkReport::What::up, link));
 }
