@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +44,22 @@ template <typename Message>
   return std::visit([](const auto& m) { return std::decay_t<decltype(m)>::kName; }, message);
 }
 
+/// What a group asks of its engine, which has all groups of the process.
+class GroupHost {
+ public:
+  virtual ~GroupHost() = default;
+  /// Publishes a changed view to other threads.
+  virtual void publish(GroupId group, GroupView view) = 0;
+  /// Closes the link to this peer if no group of this engine needs the link any more. `in_order`:
+  /// sends the queue first, which may hold data that other members of closed groups need.
+  virtual void release_link(PeerId peer, bool in_order) = 0;
+  /// Is this peer another rank of this process's replica in the run? The master evicts the two
+  /// together.
+  [[nodiscard]] virtual bool is_sibling(PeerId peer) const = 0;
+  /// Does a group of this engine beside this one need the link to the peer?
+  [[nodiscard]] virtual bool needed_beside(PeerId peer, GroupId group) const = 0;
+};
+
 struct EngineContext {
   Network& network;
   Clock& clock;
@@ -52,14 +67,7 @@ struct EngineContext {
   BufferPool& pool;
   const EngineOptions& options;
   EngineCounters& counters;
-  /// Publishes a changed view to other threads.
-  std::function<void(GroupId, GroupView)> publish;
-  /// Closes the link to this peer if no group of this engine needs the link any more. `in_order`:
-  /// sends the queue first, which may hold data that other members of closed groups need.
-  std::function<void(PeerId, bool in_order)> release_link;
-  /// Is this peer another rank of this process's replica in the run? The master evicts the two
-  /// together.
-  std::function<bool(PeerId)> sibling;
+  GroupHost& host;
 
   /// Makes a token; until `retire` the `owner` is called about its segments.
   [[nodiscard]] MemoryToken token(SegmentOwner& owner) {
@@ -135,8 +143,6 @@ struct EngineContext {
   std::unordered_map<std::uint32_t, SegmentOwner*> owners{};
   KeptBytes kept_bytes{};
   Windows windows{};
-  /// Says whether a group of this engine beside this one needs the link to the peer.
-  std::function<bool(PeerId, GroupId)> needed_beside{};
 };
 
 }  // namespace pccl

@@ -108,7 +108,7 @@ void ElasticGroup::master_connected() {
     }
   }
   for (const PeerId peer : keeper_.try_none()) {
-    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+    if (!needs(peer)) context_.host.release_link(peer, /*in_order=*/false);
   }
   feed(peer::MasterConnected{});
 }
@@ -217,7 +217,7 @@ void ElasticGroup::on(const peer::Connect& a) {
   const LinkKeeper::Moves moves = keeper_.propose(a, context_.clock.now_ms(), wait_ms);
   exchange_.sources(keeper_.proposed());
   for (const auto& [peer, handle] : before) {  // of a proposal that has come to nothing
-    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+    if (!needs(peer)) context_.host.release_link(peer, /*in_order=*/false);
   }
   end_old_ways();
   move_links(moves);
@@ -228,7 +228,7 @@ void ElasticGroup::on(const peer::TryLinks& a) {
   const std::uint64_t wait_ms = std::min(context_.options.connect_timeout_ms, kRedialMs);
   const LinkKeeper::Moves moves = keeper_.try_links(a, wait_ms);
   for (const PeerId peer : a.drop) {
-    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+    if (!needs(peer)) context_.host.release_link(peer, /*in_order=*/false);
   }
   move_links(moves);
 }
@@ -241,7 +241,7 @@ void ElasticGroup::end_old_ways() {
   for (const auto& [peer, handle] : proposed) {
     const std::optional<PeerId> via = context_.links.via(peer);
     if (!via || proposed.contains(*via) || !context_.links.is_up(peer)) continue;
-    if (context_.needed_beside(peer, id())) continue;
+    if (context_.host.needed_beside(peer, id())) continue;
     context_.links.give_up(peer, "the peer in between leaves the run");
   }
 }
@@ -256,7 +256,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   for (const PeerId peer : before) {
     if (!member(peer)) {
       keeper_.forget(peer);
-      context_.release_link(peer, /*in_order=*/false);
+      context_.host.release_link(peer, /*in_order=*/false);
     }
   }
   start_messages([this](OpRequest request, std::shared_ptr<Ticket> ticket) {
@@ -362,7 +362,7 @@ void ElasticGroup::release_links(bool in_order) {
   for (const auto& [peer, handle] : keeper_.proposed()) peers.insert(peer);
   for (const PeerId peer : keeper_.try_none()) peers.insert(peer);
   peers.erase(context_.links.self());
-  for (const PeerId peer : peers) context_.release_link(peer, in_order);
+  for (const PeerId peer : peers) context_.host.release_link(peer, in_order);
 }
 
 void ElasticGroup::end_waits(const Error& error) {

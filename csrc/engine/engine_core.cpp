@@ -48,26 +48,9 @@ Error EngineCore::listen() {
     log_info("this process sends " + bytes_text(options_.links.max_rate) +
              "/s at most over TCP, to all peers together (PCCL_MAX_RATE)");
   }
-  context_ = std::make_unique<EngineContext>(EngineContext{
-      network_, network_.clock(), *links_, pool_, options_, counters_, [](GroupId, GroupView) {},
-      [this](PeerId peer, bool in_order) {
-        for (const auto& [id, group] : groups_) {
-          if (group->needs(peer)) return;
-        }
-        if (in_order) {
-          links_->close(peer);
-        } else {
-          links_->drop(peer);
-          context_->windows.forget(peer);
-        }
-        link_gone(peer);
-      },
-      [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); }});
-  context_->needed_beside = [this](PeerId peer, GroupId than) {
-    return std::any_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
-      return entry.first != than && entry.second->needs(peer);
-    });
-  };
+  context_ = std::make_unique<EngineContext>(EngineContext{network_, network_.clock(), *links_,
+                                                           pool_, options_, counters_,
+                                                           static_cast<GroupHost&>(*this)});
   early_ = std::make_unique<Early>(*context_, *this);
   last_tick_ms_ = network_.clock().now_ms();
   tick_timer_ = network_.clock().timer(kTickMs, kTickMs, [this] { tick(); });
@@ -75,7 +58,36 @@ Error EngineCore::listen() {
 }
 
 void EngineCore::set_publish(std::function<void(GroupId, GroupView)> publish) {
-  context_->publish = std::move(publish);
+  publish_ = std::move(publish);
+}
+
+// ----------------------------------------------------------------------- what groups ask of it
+
+void EngineCore::publish(GroupId group, GroupView view) {
+  if (publish_) publish_(group, std::move(view));
+}
+
+void EngineCore::release_link(PeerId peer, bool in_order) {
+  for (const auto& [id, group] : groups_) {
+    if (group->needs(peer)) return;
+  }
+  if (in_order) {
+    links_->close(peer);
+  } else {
+    links_->drop(peer);
+    context_->windows.forget(peer);
+  }
+  link_gone(peer);
+}
+
+bool EngineCore::is_sibling(PeerId peer) const {
+  return elastic_ != nullptr && elastic_->sibling(peer);
+}
+
+bool EngineCore::needed_beside(PeerId peer, GroupId group) const {
+  return std::any_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+    return entry.first != group && entry.second->needs(peer);
+  });
 }
 
 // ------------------------------------------------------------------------------------------ groups
@@ -188,7 +200,7 @@ void EngineCore::close(GroupId id, const std::string& failure) {
   // Groups of the run may be the last that need the links of those who are not in it any more.
   if (fixed != nullptr && fixed->of_run()) {
     for (const Handle& handle : fixed->handles()) {
-      if (handle.peer != links_->self()) context_->release_link(handle.peer, /*in_order=*/true);
+      if (handle.peer != links_->self()) release_link(handle.peer, /*in_order=*/true);
     }
   }
   if (it->second.get() == elastic_) elastic_ = nullptr;
@@ -329,8 +341,7 @@ void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
 /// Is this a peer that waits at the door, or waits there no more, as far as this process knows?
 /// Nothing that it sends is for a group.
 bool EngineCore::is_at_door(PeerId peer) const {
-  return elastic_ != nullptr && elastic_->only_tries(peer) &&
-         !context_->needed_beside(peer, kElasticGroup);
+  return elastic_ != nullptr && elastic_->only_tries(peer) && !needed_beside(peer, kElasticGroup);
 }
 
 void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload) {

@@ -20,7 +20,7 @@ namespace pccl {
 template <typename T, typename... Those>
 concept OneOf = (std::same_as<T, Those> || ...);
 
-class EngineCore : public LinkEvents, public SegmentOwner {
+class EngineCore : public LinkEvents, public SegmentOwner, private GroupHost {
  public:
   EngineCore(Network& network, const EngineOptions& options);
   ~EngineCore() override;
@@ -71,6 +71,12 @@ class EngineCore : public LinkEvents, public SegmentOwner {
     PeerToPeer message;
     Kept kept;
   };
+  // GroupHost
+  void publish(GroupId group, GroupView view) override;
+  void release_link(PeerId peer, bool in_order) override;
+  [[nodiscard]] bool is_sibling(PeerId peer) const override;
+  [[nodiscard]] bool needed_beside(PeerId peer, GroupId group) const override;
+
   using Stranger = std::deque<std::variant<EarlyMessage, EarlySegment>>;
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void add(GroupId id, std::string name, Result<std::vector<Handle>> members, std::int32_t rank,
@@ -104,6 +110,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   EngineOptions options_;
   EngineCounters counters_;
   BufferPool pool_;
+  std::function<void(GroupId, GroupView)> publish_;  // may be empty
   std::unique_ptr<Links> links_;
   std::unique_ptr<EngineContext> context_;
   std::unique_ptr<Early> early_;  // of strangers

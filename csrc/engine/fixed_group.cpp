@@ -151,7 +151,7 @@ void FixedGroup::now_connected() {
 /// A peer that is dead refuses.
 bool FixedGroup::dials_again(PeerId peer) {
   if (!connected_ || departed_.contains(peer) || trips_.contains(peer)) return false;
-  if (context_.sibling(peer) || !dialled_again_.insert(peer).second) return false;
+  if (context_.host.is_sibling(peer) || !dialled_again_.insert(peer).second) return false;
   awaited_.insert(peer);
   trips_.erase(context_.links.self());  // the peer has perhaps not heard that this one is connected
   if (of_run_) return true;
@@ -169,7 +169,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   // The loss of a sibling is this process's eviction, also while a group of the two is made.
-  const bool evicts = how != Down::unopened && context_.sibling(peer);
+  const bool evicts = how != Down::unopened && context_.host.is_sibling(peer);
   const bool never_up =
       how == Down::lost ? awaited_.contains(peer) : !dialled_again_.contains(peer);
   if (!left && connected_ && !of_run_ && !evicts && never_up) {
@@ -357,7 +357,7 @@ void FixedGroup::end_waits(const Error& error) {
 
 Error FixedGroup::lost(PeerId peer, const std::string& reason) const {
   const std::string text = describe_peer(peer, *numbering_) + " was lost: " + reason;
-  if (context_.sibling(peer)) {
+  if (context_.host.is_sibling(peer)) {
     return {ErrorCode::evicted, text + "; its replica goes as a whole, and this process with it"};
   }
   return {ErrorCode::peer_lost, text + "; the group cannot go on"};

@@ -180,7 +180,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
   /// Round trips of the links to the others of `ring`.
   [[nodiscard]] Trips trips_along(const std::vector<PeerId>& ring) const;
-  void publish() { context_.publish(id_, view()); }
+  void publish() { context_.host.publish(id_, view()); }
   [[nodiscard]] std::string describe_op(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;
   [[nodiscard]] std::string numbered(OpKey key) const;

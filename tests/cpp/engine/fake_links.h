@@ -177,19 +177,22 @@ class HandGroup : public Group {
   std::vector<PeerId> accepted_members_;
 };
 
+/// An engine of one group, whose links are never released.
+class FakeHost : public GroupHost {
+ public:
+  void publish(GroupId, GroupView) override {}
+  void release_link(PeerId, bool) override {}
+  [[nodiscard]] bool is_sibling(PeerId peer) const override { return sibling == peer; }
+  [[nodiscard]] bool needed_beside(PeerId, GroupId) const override { return false; }
+
+  std::optional<PeerId> sibling;
+};
+
 /// One member.
 struct Node {
   explicit Node(PeerId self, bool elastic = true)
       : links(self),
-        context{network,
-                loop,
-                links,
-                pool,
-                options,
-                counters,
-                [](GroupId, GroupView) {},
-                [](PeerId, bool) {},
-                [](PeerId) { return false; }},
+        context{network, loop, links, pool, options, counters, host},
         group(std::make_unique<HandGroup>(context, elastic)) {}
 
   std::shared_ptr<Ticket> post(OpRequest request) {
@@ -230,6 +233,7 @@ struct Node {
   BufferPool pool{1U << 20};
   EngineOptions options;
   EngineCounters counters;
+  FakeHost host;
   EngineContext context;
   std::unique_ptr<HandGroup> group;
 };

@@ -451,7 +451,7 @@ TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_afte
 }
 
 TEST_F(FixedLinks, a_sibling_that_is_lost_while_a_group_is_made_takes_this_process_with_it) {
-  node.context.sibling = [](PeerId peer) { return peer == kA; };
+  node.host.sibling = kA;
   for (const Down how : {Down::lost, Down::refused}) {
     make(false);
     group->link_down(kA, "connection refused", how);

@@ -62,20 +62,8 @@ class FakeNetwork : public Network {
 TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_how_long) {
   Node node(PeerId{1});
   FakeNetwork network(node.loop);
-  EngineContext context{network,
-                        node.loop,
-                        node.links,
-                        node.pool,
-                        node.options,
-                        node.counters,
-                        [](GroupId, GroupView) {},
-                        [](PeerId, bool) {},
-                        [](PeerId) { return false; },
-                        {},
-                        0,
-                        {},
-                        {},
-                        {}};
+  EngineContext context{network,   node.loop, node.links, node.pool, node.options, node.counters,
+                        node.host, {},        0,          {},        {},           {}};
   std::string lost;
   MasterClient client(context, {"127.0.0.1:1"}, "",
                       {[] {}, [&](const std::string& reason, bool) { lost = reason; },
