@@ -19,7 +19,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                            std::shared_ptr<Ticket> joined,
                            std::function<void(const GroupEvent&)> hooks,
                            std::function<void(const Error&)> ended)
-    : Group(context, kElasticGroup, "elastic group", /*elastic=*/true),
+    : Group(context, kElasticGroup, "elastic group", GroupKind::elastic),
       options_(options),
       joining_(std::move(joined), {context.options.master_timeout_ms,
                                    context.options.connect_timeout_ms, options.timeout_ms}),

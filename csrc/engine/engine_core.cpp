@@ -96,7 +96,7 @@ void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> mem
                            std::int32_t rank, std::uint64_t timeout_ms,
                            std::shared_ptr<Ticket> connected) {
   add(id, std::move(name), std::move(members), rank, timeout_ms, std::move(connected),
-      /*of_run=*/false);
+      GroupKind::fixed);
 }
 
 void EngineCore::add_of_run(GroupId id, std::string name, const std::vector<PeerId>& members,
@@ -105,12 +105,12 @@ void EngineCore::add_of_run(GroupId id, std::string name, const std::vector<Peer
   Result<std::vector<Handle>> handles{ErrorCode::closed, "the elastic group has been closed"};
   if (elastic_ != nullptr) handles = elastic_->handles(members);
   add(id, std::move(name), std::move(handles), rank, timeout_ms, std::move(connected),
-      /*of_run=*/true);
+      GroupKind::of_run);
 }
 
 void EngineCore::add(GroupId id, std::string name, Result<std::vector<Handle>> members,
                      std::int32_t rank, std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected,
-                     bool of_run) {
+                     GroupKind kind) {
   if (closing_ || groups_.contains(id) || ended_.contains(id)) {
     connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
     return;
@@ -122,7 +122,7 @@ void EngineCore::add(GroupId id, std::string name, Result<std::vector<Handle>> m
   }
   auto group =
       std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members).value(), rank,
-                                   timeout_ms, std::move(connected), of_run);
+                                   timeout_ms, std::move(connected), kind);
   FixedGroup& added = *group;
   groups_.emplace(id, std::move(group));
   context_->note("group made", {}, id);

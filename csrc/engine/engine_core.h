@@ -80,7 +80,7 @@ class EngineCore : public LinkEvents, public SegmentOwner, private GroupHost {
   using Stranger = std::deque<std::variant<EarlyMessage, EarlySegment>>;
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void add(GroupId id, std::string name, Result<std::vector<Handle>> members, std::int32_t rank,
-           std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, bool of_run);
+           std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, GroupKind kind);
   /// Null: there is none of this number, or it is the elastic group.
   [[nodiscard]] FixedGroup* find_fixed(GroupId id);
   /// `why`: the failure of the group; none: it was closed in good order.

@@ -18,12 +18,13 @@
 namespace pccl {
 
 struct EpochRun {
+  /// `confirmed`: of PointToPoint.
   EpochRun(EngineContext& context, SegmentOwner& owner, MessageWatcher& watcher, GroupId group,
-           EpochId epoch, bool elastic)
+           EpochId epoch, bool confirmed)
       : id(epoch),
         flow(context, group, epoch),
         early(context, owner),
-        point_to_point(context, watcher, group, epoch, elastic) {}
+        point_to_point(context, watcher, group, epoch, confirmed) {}
   EpochRun(const EpochRun&) = delete;
   EpochRun& operator=(const EpochRun&) = delete;
 

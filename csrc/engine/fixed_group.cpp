@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "membership/members.h"
@@ -26,13 +27,13 @@ constexpr const char* kSilent = "it has given no sign of life for ";
 
 FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& name,
                        std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
-                       std::shared_ptr<Ticket> connected, bool of_run)
-    : Group(context, id, "group " + name, /*elastic=*/false),
+                       std::shared_ptr<Ticket> connected, GroupKind kind)
+    : Group(context, id, "group " + name, kind),
       handles_(std::move(members)),
       rank_(rank),
       connect_timeout_ms_(timeout_ms),
-      connected_(std::move(connected)),
-      of_run_(of_run) {
+      connected_(std::move(connected)) {
+  PCCL_ASSERT(kind != GroupKind::elastic, id.value);
   std::vector<PeerId> peers;
   for (const Handle& handle : handles_) {
     peers.push_back(handle.peer);
@@ -69,10 +70,10 @@ void FixedGroup::connect() {
   // waits for its end, and decides by it what becomes of the peer.
   Links& links = context_.links;
   const std::uint64_t limit_ms =
-      of_run_ ? std::min(connect_timeout_ms_, kRedialMs) : connect_timeout_ms_;
+      of_run() ? std::min(connect_timeout_ms_, kRedialMs) : connect_timeout_ms_;
   for (const Handle& handle : handles_) {
     const PeerId peer = handle.peer;
-    if (peer == links.self() || (of_run_ && !links.is_up(peer) && links.via(peer))) continue;
+    if (peer == links.self() || (of_run() && !links.is_up(peer) && links.via(peer))) continue;
     links.open(handle, limit_ms, true);
   }
 }
@@ -138,7 +139,7 @@ std::string FixedGroup::text_of_sites() const {
 }
 
 void FixedGroup::now_connected() {
-  if (!of_run_ && !std::exchange(context_.said_fixed, true) && rank_ == 0) {
+  if (!of_run() && !std::exchange(context_.said_fixed, true) && rank_ == 0) {
     log_info(name_ + " runs over pccl " + context_.options.package + ": " +
              count_of(handles_.size(), "rank") + ", a fixed group; this process is rank 0 (" +
              context_.name(context_.links.self()) + ")" + text_of_sites());
@@ -154,7 +155,7 @@ bool FixedGroup::dials_again(PeerId peer) {
   if (context_.host.is_sibling(peer) || !dialled_again_.insert(peer).second) return false;
   awaited_.insert(peer);
   trips_.erase(context_.links.self());  // the peer has perhaps not heard that this one is connected
-  if (of_run_) return true;
+  if (of_run()) return true;
   const auto handle = std::find_if(handles_.begin(), handles_.end(),
                                    [&](const Handle& one) { return one.peer == peer; });
   context_.links.open(*handle, connect_timeout_ms_ - std::min(waited_ms_, connect_timeout_ms_),
@@ -165,14 +166,14 @@ bool FixedGroup::dials_again(PeerId peer) {
 void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   if (failure_.failed()) return;
   if (how == Down::lost && dials_again(peer)) return;
-  if (of_run_ && connected_ && how == Down::unopened) return;  // over a third member, or never
+  if (of_run() && connected_ && how == Down::unopened) return;  // over a third member, or never
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   // The loss of a sibling is this process's eviction, also while a group of the two is made.
   const bool evicts = how != Down::unopened && context_.host.is_sibling(peer);
   const bool never_up =
       how == Down::lost ? awaited_.contains(peer) : !dialled_again_.contains(peer);
-  if (!left && connected_ && !of_run_ && !evicts && never_up) {
+  if (!left && connected_ && !of_run() && !evicts && never_up) {
     fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;
   }
@@ -203,13 +204,13 @@ void FixedGroup::fail_short_of_data() {
 }
 
 void FixedGroup::lost_by_run(PeerId peer) {
-  if (of_run_ && connected_ && member(peer) && !departed_.contains(peer)) {
+  if (of_run() && connected_ && member(peer) && !departed_.contains(peer)) {
     fail_group(lost(peer, "the run goes on without it"), true, peer);
   }
 }
 
 void FixedGroup::run_over(const Error& error) {
-  if (!of_run_ || !connected_) return;
+  if (!of_run() || !connected_) return;
   if (error.code == ErrorCode::evicted) return fail_group(error, true);
   give_up_making(error);
 }
@@ -495,7 +496,7 @@ void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
   // A member whose links do not come up says why itself, before that.
   const std::uint64_t margin_ms = linked ? std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8) : 0;
   const std::uint64_t limit_ms = connect_timeout_ms_ + margin_ms;
-  const bool over = (of_run_ || linked) && waited_ms_ >= limit_ms;
+  const bool over = (of_run() || linked) && waited_ms_ >= limit_ms;
   if (!over && waited_ms_ < say_waiting_ms_) return;
   say_waiting_ms_ = 2 * waited_ms_;
   std::string whom;
@@ -545,7 +546,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     // Until its program asks for the link, a peer does not read what comes over it. (A member of a
     // run has asked.)
-    const bool reads = of_run_ || trips_.contains(peer) || answered_.contains(peer);
+    const bool reads = of_run() || trips_.contains(peer) || answered_.contains(peer);
     if (!connected_ || reads) silent_ms_.try_emplace(peer, 0);
     AskIssued probe;
     probe.group = id_;

@@ -20,14 +20,14 @@ inline constexpr OpKey kSignOfLife{~0ULL, ~0ULL};
 
 class FixedGroup : public Group {
  public:
-  /// `of_run`: the members are members of the elastic group of this engine, too.
+  /// `kind`: not elastic.
   FixedGroup(EngineContext& context, GroupId id, const std::string& name,
              std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
-             std::shared_ptr<Ticket> connected, bool of_run);
+             std::shared_ptr<Ticket> connected, GroupKind kind);
   ~FixedGroup() override;
 
   [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
-  [[nodiscard]] bool of_run() const { return of_run_; }
+  [[nodiscard]] bool of_run() const { return kind_ == GroupKind::of_run; }
   /// The run goes on without this peer: fails the group if it is not made yet. (Later a loss is
   /// noticed by the link, and a member that has left the run may still finish its operations.)
   void lost_by_run(PeerId peer);
@@ -107,7 +107,6 @@ class FixedGroup : public Group {
   std::int32_t rank_;
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
-  const bool of_run_;
   std::set<PeerId> awaited_;        // links that are not up yet, while connecting
   std::set<PeerId> dialled_again_;  // links that were lost meanwhile
   /// Of the members that have all their links: what they have said.

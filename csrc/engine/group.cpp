@@ -11,14 +11,14 @@
 #include "wire/codec.h"
 
 namespace pccl {
-Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
+Group::Group(EngineContext& context, GroupId id, std::string name, GroupKind kind)
     : context_(context),
       id_(id),
       name_(std::move(name)),
-      elastic_(elastic),
+      kind_(kind),
       numbering_(std::make_shared<const std::vector<PeerId>>()),
       run_(make_run(EpochId{})),
-      ops_(elastic, context.options.preimage_bytes_max) {
+      ops_(kind, context.options.preimage_bytes_max) {
   run_->stopped = true;
 }
 
@@ -29,7 +29,7 @@ Group::~Group() {
 // ------------------------------------------------------------------------------------------ epochs
 
 std::unique_ptr<EpochRun> Group::make_run(EpochId epoch) {
-  return std::make_unique<EpochRun>(context_, *this, *this, id_, epoch, elastic_);
+  return std::make_unique<EpochRun>(context_, *this, *this, id_, epoch, /*confirmed=*/is_elastic());
 }
 
 EpochRun* Group::run_of(PeerId from, EpochId epoch) {
@@ -168,7 +168,7 @@ void Group::start_now(Pending& pending) {
   const bool runs = with_memory(key, [&] {
     const Lines lines = lines_among(pending.contributors);
     op.ticket()->sites = lines.sites;
-    op.start(*this, std::move(ranks), me, token, elastic_, lines);
+    op.start(*this, std::move(ranks), me, token, /*keep_preimage=*/is_elastic(), lines);
   });
   if (!runs) return;
   for (EarlySegment& segment : run_->early.take(key)) {
@@ -566,7 +566,7 @@ TellIssued Group::tell_issued(OpKey op, const Pending* pending) const {
     told.waits_at = op < told.issued ? TellIssued::kNoStep : 0;
   } else if (pending->op->running() && !pending->op->waits_for_inputs()) {
     told.waits_at = pending->op->waits_at();
-  } else if (elastic_) {
+  } else if (is_elastic()) {
     told.issued = op;  // for its own device, or for memory: as late as one not called yet
   }
   return told;

@@ -17,6 +17,7 @@
 #include "engine/completed.h"
 #include "engine/context.h"
 #include "engine/epoch_run.h"
+#include "engine/group_kind.h"
 #include "engine/operation_table.h"
 #include "wire/messages.h"
 
@@ -27,7 +28,7 @@ namespace pccl {
 /// failed in an elastic group hold their former values; in a fixed group they are undefined.
 class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
  public:
-  Group(EngineContext& context, GroupId id, std::string name, bool elastic);
+  Group(EngineContext& context, GroupId id, std::string name, GroupKind kind);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -174,6 +175,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }
   /// Ends the running epoch: operations stop, sends and receives fail with `error`.
   void stop_epoch(const Error& error);
+  [[nodiscard]] bool is_elastic() const { return kind_ == GroupKind::elastic; }
   /// A bug has stopped the engine.
   [[nodiscard]] bool stopped() const { return stopped_; }
   [[nodiscard]] bool member(PeerId peer) const;
@@ -192,7 +194,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   EngineContext& context_;
   GroupId id_;
   std::string name_;
-  bool elastic_;
+  const GroupKind kind_;
   Numbering numbering_;            // as the caller sees it
   std::unique_ptr<EpochRun> run_;  // of the running epoch; before the first: of epoch 0, empty
   std::map<PeerId, std::string> addresses_;

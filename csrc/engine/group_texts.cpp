@@ -126,7 +126,7 @@ std::string Group::describe_op(const Pending& pending) const {
 
 /// Fixed groups have no steps: torch counts their operations through.
 std::string Group::numbered(OpKey key) const {
-  return "#" + (elastic_ ? to_string(key) : std::to_string(key.index));
+  return "#" + (is_elastic() ? to_string(key) : std::to_string(key.index));
 }
 
 std::string Group::describe_wait(const Pending& pending) const {

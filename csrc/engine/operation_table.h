@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "engine/group_kind.h"
 #include "engine/operation.h"
 
 namespace pccl {
@@ -48,8 +49,8 @@ class OperationTable {
 
   /// In an elastic group operations begin in the order of their calls at every member, and keep
   /// preimages, of at most `preimage_bytes_max` together.
-  OperationTable(bool elastic, std::uint64_t preimage_bytes_max)
-      : elastic_(elastic), preimage_bytes_max_(preimage_bytes_max) {}
+  OperationTable(GroupKind kind, std::uint64_t preimage_bytes_max)
+      : elastic_(kind == GroupKind::elastic), preimage_bytes_max_(preimage_bytes_max) {}
 
   Pending& add(std::unique_ptr<Operation> op, Numbering numbering);
   /// Takes out an operation that has stopped.

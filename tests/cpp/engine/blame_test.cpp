@@ -145,7 +145,7 @@ class BlamedRanks {
   };
   struct Member {
     Port sends;
-    OperationTable operations{/*elastic=*/true, 0};
+    OperationTable operations{GroupKind::elastic, 0};
     Stall stall;
     Pending& pending() { return operations.at(kOp); }
   };

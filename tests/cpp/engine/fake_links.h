@@ -97,7 +97,7 @@ class FakeLinks : public Links {
 /// A group whose epochs and numbering the test sets by hand.
 class HandGroup : public Group {
  public:
-  HandGroup(EngineContext& context, bool elastic) : Group(context, GroupId{1}, "group", elastic) {}
+  HandGroup(EngineContext& context, GroupKind kind) : Group(context, GroupId{1}, "group", kind) {}
   ~HandGroup() override { fail_pending({ErrorCode::closed, "the group has been closed"}); }
 
   void accept(EpochId epoch, std::vector<PeerId> members) {
@@ -190,10 +190,10 @@ class FakeHost : public GroupHost {
 
 /// One member.
 struct Node {
-  explicit Node(PeerId self, bool elastic = true)
+  explicit Node(PeerId self, GroupKind kind = GroupKind::elastic)
       : links(self),
         context{network, loop, links, pool, options, counters, host},
-        group(std::make_unique<HandGroup>(context, elastic)) {}
+        group(std::make_unique<HandGroup>(context, kind)) {}
 
   std::shared_ptr<Ticket> post(OpRequest request) {
     auto ticket = std::make_shared<Ticket>();

@@ -19,20 +19,20 @@ class FixedLinks : public ::testing::Test {
     others_are_connected();
   }
   void make_with_links() {
-    make(/*of_run=*/false);
+    make(GroupKind::fixed);
     group->link_up(kA);
     group->link_up(kC);
   }
   void others_are_connected() {
     for (const PeerId peer : {kA, kC}) group->control(peer, Connected{kMade, Trips{}});
   }
-  void make(bool of_run) {
+  void make(GroupKind kind) {
     std::vector<Handle> handles(3);
     handles[0].peer = kA;
     handles[1].peer = kSelf;
     handles[2].peer = kC;
     connected = std::make_shared<Ticket>();
-    group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected, of_run);
+    group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected, kind);
     group->connect();
   }
   std::shared_ptr<Ticket> post(OpRequest request) {
@@ -75,7 +75,7 @@ class FixedLinks : public ::testing::Test {
     }
   }
 
-  Node node{kSelf, /*elastic=*/false};
+  Node node{kSelf, GroupKind::fixed};
   std::shared_ptr<Ticket> connected;
   std::optional<FixedGroup> group;
   std::vector<float> values = std::vector<float>(4, 1.0F);
@@ -85,7 +85,7 @@ class FixedLinks : public ::testing::Test {
 TEST_F(FixedLinks, the_line_about_a_link_that_does_not_come_up_says_what_was_seen) {
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
-  make(/*of_run=*/false);
+  make(GroupKind::fixed);
   node.links.opening = "nosuch.invalid:4711: unknown node or service";
   group->link_up(kC);
   for (std::uint64_t ms = 0; ms < kSayWaitingMs; ms += kProbeMs) group->tick(kProbeMs);
@@ -140,7 +140,7 @@ TEST_F(FixedLinks, what_a_rank_that_has_left_did_not_deliver_is_not_waited_for) 
 
 TEST_F(FixedLinks, a_rank_that_has_left_before_its_link_was_up_is_not_awaited) {
   for (const Down how : {Down::lost, Down::unopened, Down::refused}) {
-    make(/*of_run=*/false);
+    make(GroupKind::fixed);
     group->link_up(kC);
     group->control(kA, Farewell{kMade, OpKey{0, 0}});  // it came over the link of another group
     EXPECT_FALSE(connected->done());
@@ -165,7 +165,7 @@ class OfRunLinks : public FixedLinks {
 };
 
 TEST_F(OfRunLinks, a_link_that_the_run_makes_is_given_no_longer_than_the_run_gives_it) {
-  make(true);
+  make(GroupKind::of_run);
   ASSERT_FALSE(node.links.opened.empty());
   for (const auto& [peer, ms] : node.links.opened) EXPECT_LE(ms, kRedialMs) << to_string(peer);
   group->link_up(kC);
@@ -178,18 +178,18 @@ TEST_F(OfRunLinks, a_link_that_the_run_makes_is_given_no_longer_than_the_run_giv
 
 TEST_F(OfRunLinks, a_link_that_the_run_makes_over_a_third_member_is_left_to_it) {
   node.links.vias = {{kA, kC}};
-  make(true);
+  make(GroupKind::of_run);
   for (const auto& [peer, ms] : node.links.opened) EXPECT_NE(peer, kA);
 }
 
 TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run) {
-  make(true);
+  make(GroupKind::of_run);
   group->link_up(kC);
   group->lost_by_run(kA);
   EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
 
   for (const bool has_said : {false, true}) {
-    make(true);
+    make(GroupKind::of_run);
     group->link_up(kA);
     group->link_up(kC);
     if (has_said) group->control(kA, Connected{kMade, Trips{}});
@@ -197,7 +197,7 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
     EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
   }
 
-  make(true);
+  make(GroupKind::of_run);
   group->link_up(kC);
   group->link_down(kA, "nobody answers", Down::unopened);
   for (std::uint64_t ms = 1000; ms < kTestMs; ms += 1000) group->tick(1000);
@@ -207,11 +207,11 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   EXPECT_EQ(late.code, ErrorCode::unreachable);
   EXPECT_NE(late.text.find("rank 0"), std::string::npos) << late.text;
 
-  make(true);
+  make(GroupKind::of_run);
   group->run_over({ErrorCode::evicted, "this replica was evicted"});
   EXPECT_EQ(outcome(connected).code, ErrorCode::evicted);
 
-  make(true);
+  make(GroupKind::of_run);
   group->link_up(kC);
   group->link_up(kA);
   others_are_connected();
@@ -221,7 +221,7 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
 }
 
 TEST_F(OfRunLinks, a_member_that_leaves_the_run_while_it_makes_a_group_is_lost_to_the_others) {
-  make(true);
+  make(GroupKind::of_run);
   group->link_up(kA);
   group->link_up(kC);
   node.links.sent.clear();
@@ -244,7 +244,7 @@ TEST_F(OfRunLinks, a_member_that_leaves_the_run_while_it_makes_a_group_is_lost_t
 }
 
 TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
-  make(true);
+  make(GroupKind::of_run);
   group->link_up(kA);
   group->link_up(kC);
   std::uint64_t waited_ms = 0;
@@ -261,7 +261,7 @@ TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_afte
 
 TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said) {
   node.links.sent.clear();
-  make(false);
+  make(GroupKind::fixed);
   LinkView far;
   far.round_trip_us = 90'000;
   node.links.links[kA] = far;
@@ -289,7 +289,7 @@ TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said
 }
 
 TEST_F(FixedLinks, sites_are_found_in_the_order_of_ranks) {
-  make(false);
+  make(GroupKind::fixed);
   LinkView link;
   link.round_trip_us = 300;
   node.links.links[kA] = link;
@@ -396,7 +396,7 @@ TEST_F(FixedLinks,
 }
 
 TEST_F(FixedLinks, a_link_of_the_run_that_is_lost_while_a_group_is_made_is_the_runs_to_dial) {
-  make(/*of_run=*/true);
+  make(GroupKind::of_run);
   const auto opened = node.links.opened.size();
   node.links.sent.clear();  // of the group before
   group->link_down(kA, "connection reset by peer", Down::lost);
@@ -453,16 +453,16 @@ TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_afte
 TEST_F(FixedLinks, a_sibling_that_is_lost_while_a_group_is_made_takes_this_process_with_it) {
   node.host.sibling = kA;
   for (const Down how : {Down::lost, Down::refused}) {
-    make(false);
+    make(GroupKind::fixed);
     group->link_down(kA, "connection refused", how);
     const Error error = outcome(connected);
     EXPECT_EQ(error.code, ErrorCode::evicted) << error.text;
     EXPECT_NE(error.text.find("its replica goes as a whole"), std::string::npos) << error.text;
   }
-  make(false);
+  make(GroupKind::fixed);
   group->link_down(kA, "no answer within 10000 ms", Down::unopened);
   EXPECT_EQ(outcome(connected).code, ErrorCode::unreachable) << "it may live";
-  make(false);
+  make(GroupKind::fixed);
   group->link_down(kC, "connection refused", Down::refused);
   EXPECT_EQ(outcome(connected).code, ErrorCode::unreachable) << "it is of no replica";
 }
@@ -507,11 +507,11 @@ TEST_F(FixedLinks, what_a_group_sent_to_a_peer_that_was_lost_counts_no_more_when
 TEST(FixedAlone, a_long_row_of_operations_on_one_memory_needs_no_deep_stack) {
   constexpr std::size_t kCount = 100000;
   const PeerId self{20};
-  Node node{self, /*elastic=*/false};
+  Node node{self, GroupKind::fixed};
   std::vector<Handle> handles(1);
   handles[0].peer = self;
   FixedGroup group(node.context, GroupId{5}, "alone", handles, 0, kTestMs,
-                   std::make_shared<Ticket>(), /*of_run=*/false);
+                   std::make_shared<Ticket>(), GroupKind::fixed);
   group.connect();
   std::vector<float> in(4, 1.0F);
   std::vector<float> out(4);

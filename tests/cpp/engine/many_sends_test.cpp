@@ -58,8 +58,8 @@ class ManySends : public ::testing::Test {
   std::vector<std::string> lines;
   std::vector<float> out = std::vector<float>(4, 1.0F);
   std::vector<float> in = std::vector<float>(4);
-  Node a{kA, /*elastic=*/false};
-  Node b{kB, /*elastic=*/false};
+  Node a{kA, GroupKind::fixed};
+  Node b{kB, GroupKind::fixed};
 };
 
 TEST_F(ManySends, a_sender_announces_no_more_than_its_receiver_keeps) {

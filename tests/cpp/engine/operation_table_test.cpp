@@ -14,7 +14,7 @@ constexpr std::uint64_t kPreimageBytesMax = 100;
 /// Operations of one member, so a started one is complete at once.
 class Table : public ::testing::Test, public OperationPort {
  protected:
-  explicit Table(bool elastic = false) : table(elastic, kPreimageBytesMax) {}
+  explicit Table(GroupKind kind = GroupKind::fixed) : table(kind, kPreimageBytesMax) {}
 
   Pending& add(OpKind kind, std::uint64_t begin, std::uint64_t bytes) {
     return add(kind, kind == OpKind::barrier ? Buffer{} : Buffer{memory_.data() + begin, bytes});
@@ -70,7 +70,7 @@ class Table : public ::testing::Test, public OperationPort {
 
 class ElasticTable : public Table {
  protected:
-  ElasticTable() : Table(/*elastic=*/true) {}
+  ElasticTable() : Table(GroupKind::elastic) {}
 };
 
 TEST_F(Table, what_touches_the_same_memory_runs_in_the_order_of_the_calls) {

@@ -107,7 +107,7 @@ TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
 
 /// Two members over links that the test holds.
 struct Pair {
-  explicit Pair(bool elastic) : a(kA, elastic), b(kB, elastic) {
+  explicit Pair(GroupKind kind) : a(kA, kind), b(kB, kind) {
     for (Node* node : {&a, &b}) {
       node->group->number({kA, kB});
       node->group->start(EpochId::make(1, 1), {kA, kB});
@@ -129,8 +129,8 @@ struct Pair {
 };
 
 TEST(PointToPoint, a_small_send_that_is_given_up_and_accepted_gives_its_place_back_once) {
-  for (const bool elastic : {false, true}) {
-    Pair pair(elastic);
+  for (const GroupKind kind : {GroupKind::fixed, GroupKind::elastic}) {
+    Pair pair(kind);
     const auto late = pair.a.post(pair.send(1000));
     const auto second = pair.a.post(pair.send(0));
     EXPECT_EQ(pair.window(), 2U);
@@ -154,7 +154,7 @@ TEST(PointToPoint, a_small_send_that_is_given_up_and_accepted_gives_its_place_ba
 }
 
 TEST(PointToPoint, a_small_send_that_is_given_up_after_it_has_left_gives_its_place_back) {
-  Pair pair(/*elastic=*/true);  // in a fixed group it is done by then
+  Pair pair(GroupKind::elastic);  // in a fixed group it is done by then
   const auto late = pair.a.post(pair.send(1000));
   settle(pair.a, pair.b);
   pair.a.group->tick(1000);

@@ -196,7 +196,7 @@ TEST(Stall, a_link_is_made_anew_once_before_anything_is_held_against_its_peer) {
 struct Sum : OperationPort {
   BufferPool pool{0};
   std::byte memory[8] = {};
-  OperationTable operations{/*elastic=*/true, 100};
+  OperationTable operations{GroupKind::elastic, 100};
   Stall stall;
 
   Sum() {
@@ -254,7 +254,7 @@ TEST(Stall, what_waits_for_its_turn_is_not_watched) {
 TEST(Stall, who_never_says_whether_messages_have_come_holds_a_barrier_back_not_for_ever) {
   for (const bool of_two : {true, false}) {
     BufferPool pool{0};
-    OperationTable operations{/*elastic=*/true, 100};
+    OperationTable operations{GroupKind::elastic, 100};
     Stall stall;
     OpRequest request;
     request.descriptor.kind = OpKind::barrier;
