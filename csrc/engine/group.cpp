@@ -587,7 +587,7 @@ void Group::tick(std::uint64_t elapsed_ms) {
     if (!held) pending.waited_ms += elapsed_ms;
   }
   ask_the_others();
-  say_what_waits();
+  say_what_waits(elapsed_ms);
   if (!held) end_what_is_late();
 }
 
@@ -602,13 +602,13 @@ void Group::ask_the_others() {
   }
 }
 
-void Group::say_what_waits() {
-  std::size_t said = 0;
+void Group::say_what_waits(std::uint64_t elapsed_ms) {
   std::string last_unsaid;
+  waiting_lines_.begin(elapsed_ms);
   for (auto& [key, pending] : ops_) {
     if (pending.waited_total_ms < pending.say_waiting_ms) continue;
     pending.say_waiting_ms *= 2;
-    if (++said <= kSaidAtOnceMax) {
+    if (waiting_lines_.admit()) {
       log_info(name_ + ": " + waiting_text(pending));
     } else {
       last_unsaid = describe_op(pending);
@@ -617,10 +617,7 @@ void Group::say_what_waits() {
     pending.said_bytes = pending.op->moved().done;
     note_traffic(pending);
   }
-  if (said > kSaidAtOnceMax) {
-    log_info(name_ + ": more operations have been waiting for as long (" +
-             std::to_string(said - kSaidAtOnceMax) + "), the newest of them " + last_unsaid);
-  }
+  waiting_lines_.end(name_ + ": more operations", "the newest", std::move(last_unsaid));
 }
 
 void Group::end_what_is_late() {

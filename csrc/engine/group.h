@@ -19,6 +19,7 @@
 #include "engine/epoch_run.h"
 #include "engine/group_kind.h"
 #include "engine/operation_table.h"
+#include "engine/waiting_lines.h"
 #include "wire/messages.h"
 
 namespace pccl {
@@ -226,7 +227,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void flushed(EpochRun& run, PeerId from, const Flushed& answer);
   void progress(OpKey key);
   void ask_the_others();
-  void say_what_waits();
+  void say_what_waits(std::uint64_t elapsed_ms);
   void end_what_is_late();
   void note_traffic(Pending& pending) const;
   [[nodiscard]] std::string held_text(const Pending& pending) const;
@@ -234,6 +235,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
   [[nodiscard]] TellIssued tell_issued(OpKey op, const Pending* pending) const;
 
+  WaitingLines waiting_lines_{0};
   Completed completed_;
   std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch, for frames that come early
   bool starting_deferred_ = false;

@@ -508,21 +508,16 @@ void PointToPoint::tick(std::uint64_t elapsed_ms) {
   for (const auto& [peer, names] : waiting_) full.push_back(peer);
   for (const PeerId peer : full) begin_sends(peer);
 
-  // A few lines in each span of kSayWaitingMs, and one that counts the others.
-  const bool span_over = said_left_ms_ <= elapsed_ms;
-  said_left_ms_ -= std::min(said_left_ms_, elapsed_ms);
-  if (span_over) said_ = 0;
+  waiting_lines_.begin(elapsed_ms);
   const Common* last_unsaid = nullptr;
   const auto late = [&](Common& common, const char* why) -> std::optional<Error> {
     common.waited_ms += elapsed_ms;
     if (common.waited_ms >= kSayWaitingMs && !common.said_waiting) {
       common.said_waiting = true;
-      if (said_ == 0) said_left_ms_ = kSayWaitingMs;
-      if (++said_ <= kSaidAtOnceMax) {
+      if (waiting_lines_.admit()) {
         log_info(describe(common.request) + " has been waiting for " +
                  std::to_string(common.waited_ms / 1000) + " s" + why);
       } else {
-        ++unsaid_;
         last_unsaid = &common;
       }
     }
@@ -541,11 +536,8 @@ void PointToPoint::tick(std::uint64_t elapsed_ms) {
   for (auto& [id, receive] : receives_) {
     if (auto error = late(receive, "")) receives.emplace_back(id, *error);
   }
-  if (last_unsaid != nullptr) unsaid_text_ = describe(last_unsaid->request);
-  if (unsaid_ > 0 && span_over) {
-    log_info("more sends and receives have been waiting for as long (" +
-             std::to_string(std::exchange(unsaid_, 0)) + "), one of them " + unsaid_text_);
-  }
+  waiting_lines_.end("more sends and receives", "one",
+                     last_unsaid == nullptr ? "" : describe(last_unsaid->request));
   for (auto& [name, error] : sends) {
     withdraw(name, sends_.at(name), error);
     finish_send(name, error);

@@ -22,6 +22,7 @@
 #include "engine/matcher.h"
 #include "engine/placement.h"
 #include "engine/preimage.h"
+#include "engine/waiting_lines.h"
 #include "wire/messages.h"
 
 namespace pccl {
@@ -186,12 +187,7 @@ class PointToPoint : public SegmentOwner {
   // Sends that were withdrawn before they came, which the matcher remembers: by their numbers.
   std::map<PeerId, std::map<std::uint64_t, Kept>> given_up_;
 
-  // Of those that wait: lines in the present span of kSayWaitingMs, what is left of it, and how
-  // many have no line, of which the last one.
-  std::size_t said_ = 0;
-  std::uint64_t said_left_ms_ = 0;
-  std::size_t unsaid_ = 0;
-  std::string unsaid_text_;
+  WaitingLines waiting_lines_{kSayWaitingMs};
 
   struct Question {
     std::uint64_t sends = 0;
