@@ -184,7 +184,7 @@ void ElasticGroup::on(const peer::CommitOp& a) {
   stall_.forget();
   keeper_.succeeded();
   const Pending* pending = ops_.find(a.op);
-  if (pending != nullptr) pending->op->ticket()->epoch = a.in;
+  if (pending != nullptr) pending->op->ticket()->result<CollectiveResult>().epoch = a.in;
   if (pending != nullptr && !pending->is_barrier()) {
     if (contributors_.note(pending->op->contributors())) publish();
   }

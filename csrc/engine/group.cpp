@@ -126,7 +126,7 @@ void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
 Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket,
                     Numbering numbering) {
   if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
-  ticket->op = key;
+  ticket->result<CollectiveResult>().op = key;
   context_.note(kind_name(request.descriptor.kind), {}, id_, key.index);
   Pending& pending = ops_.add(
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket)),
@@ -167,7 +167,7 @@ void Group::start_now(Pending& pending) {
   ops_.started(pending);
   const bool runs = with_memory(key, [&] {
     const Lines lines = lines_among(pending.contributors);
-    op.ticket()->sites = lines.sites;
+    op.ticket()->result<CollectiveResult>().sites = lines.sites;
     op.start(*this, std::move(ranks), me, token, /*keep_preimage=*/is_elastic(), lines);
   });
   if (!runs) return;
@@ -241,7 +241,7 @@ void Group::finish(OpKey key, Error error) {
   {
     Pending ended = ops_.take(key);
     const auto ticket = ended.op->ticket();
-    ticket->contributors = std::move(ended.contributors);
+    ticket->result<CollectiveResult>().contributors = std::move(ended.contributors);
     ticket->complete(std::move(error));
   }
   answer_flushes();

@@ -164,9 +164,8 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     auto node = store_calls_.extract(reply->id);
     if (node.empty()) return;
     Ticket& ticket = *node.mapped().ticket;
-    ticket.values = std::move(reply->values);
-    ticket.keys = std::move(reply->keys);
-    ticket.amount = static_cast<std::uint64_t>(reply->amount);
+    ticket.result<StoreResult>() = {std::move(reply->values), std::move(reply->keys),
+                                    reply->amount};
     ticket.complete(std::move(reply->error));
     return;
   }

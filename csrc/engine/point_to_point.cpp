@@ -354,7 +354,7 @@ void PointToPoint::consume(const Matcher::Pair& pair) {
   receive.name = name;
   const std::vector<PeerId>& ranks = *receive.request.numbering;
   const auto rank = std::find(ranks.begin(), ranks.end(), name.peer);
-  receive.ticket->source = static_cast<std::int32_t>(rank - ranks.begin());
+  receive.ticket->result<ReceiveResult>().source = static_cast<std::int32_t>(rank - ranks.begin());
   const Buffer& to = receive.request.outputs.at(0);
   if (to.bytes != arrival.bytes) {
     return refuse(pair.receive,

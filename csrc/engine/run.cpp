@@ -51,8 +51,9 @@ class ThreadedRun : public Run {
       const std::lock_guard lock(mutex_);
       pending = renumber_pending_;
     }
-    if (operation.op == kNoOp || !pending || !pending->load()) return nullptr;
-    return posted([over = peer::Returned{operation.op, operation.epoch}](
+    const auto& result = operation.seen<CollectiveResult>();
+    if (result.op == kNoOp || !pending || !pending->load()) return nullptr;
+    return posted([over = peer::Returned{result.op, result.epoch}](
                       ElasticGroup& group,
                       const std::shared_ptr<Ticket>& ticket) { group.returned(over, ticket); },
                   {ErrorCode::closed, "the group has been closed"});
@@ -98,7 +99,7 @@ class ThreadedRun : public Run {
   std::shared_ptr<Ticket> boundary_adopt(const StateRoot& root) override {
     return posted(
         [root](ElasticGroup& group, const std::shared_ptr<Ticket>& ticket) {
-          ticket->amount = group.boundary_adopt(root) ? 1 : 0;
+          ticket->result<AdoptionResult>().adopted = group.boundary_adopt(root);
           ticket->complete({});
         },
         /*none=*/{});

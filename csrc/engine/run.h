@@ -52,14 +52,14 @@ class Run {
       std::uint64_t timeout_ms) = 0;
   virtual void boundary_root(const StateRoot& root, Snapshot snapshot) = 0;
   /// The state with this root lies beside this peer's own state, whole and checked: may it replace
-  /// the own state? Ticket::amount 1: yes, and boundary_fetched has to follow, even if the
-  /// replacement fails; 0: no, the run has moved on to another state, which the next event names.
+  /// the own state? If it is `adopted` (AdoptionResult), boundary_fetched has to follow, even if
+  /// the replacement fails; else the run has moved on to another state, which the next event names.
   [[nodiscard]] virtual std::shared_ptr<Ticket> boundary_adopt(const StateRoot& root) = 0;
   /// The state that this peer holds from now on.
   virtual void boundary_fetched(const StateRoot& root, Snapshot snapshot) = 0;
   /// Fetches item `item` of the snapshot with `digest` from `source` into `to` (whose size must
-  /// fit), or into Ticket::bytes if to.data is null. The pull fails if the source is too slow
-  /// (kPullIdleMs, kPullBytesPerSecondMin).
+  /// fit), or into the bytes of its PullResult if to.data is null. The pull fails if the source is
+  /// too slow (kPullIdleMs, kPullBytesPerSecondMin).
   [[nodiscard]] virtual std::shared_ptr<Ticket> pull(PeerId source, const Digest& digest,
                                                      std::uint32_t item, Buffer to) = 0;
   /// Ends a pull: when its ticket is done, its memory is not written any more.

@@ -149,8 +149,9 @@ bool StateExchange::size(Request& request, std::uint64_t bytes) {
   if (request.sized) return request.expected_bytes == bytes;
   if (request.to.data == nullptr) {
     if (bytes > kControlBytesMax) return false;
-    request.ticket->bytes.resize(bytes);
-    request.to = {request.ticket->bytes.data(), bytes};
+    std::vector<std::byte>& own = request.ticket->result<PullResult>().bytes;
+    own.resize(bytes);
+    request.to = {own.data(), bytes};
   }
   request.sized = true;
   request.expected_bytes = bytes;
@@ -198,7 +199,6 @@ void StateExchange::finish(std::uint64_t id, Error error) {
   auto node = requests_.extract(id);
   if (node.empty()) return;
   context_.retire(node.mapped().token);
-  node.mapped().ticket->amount = node.mapped().received_bytes;
   node.mapped().ticket->complete(std::move(error));
 }
 

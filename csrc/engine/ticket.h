@@ -9,6 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -17,6 +19,28 @@
 #include "wire/messages.h"
 
 namespace pccl {
+
+// What calls bring besides success.
+struct CollectiveResult {
+  OpKey op = kNoOp;                  // that the group has given it
+  EpochId epoch;                     // in which it was committed, in an elastic group
+  std::vector<PeerId> contributors;  // whose contributions it took
+  Sites sites;                       // and at which sites it took them to stand
+};
+struct ReceiveResult {
+  std::int32_t source = -1;  // the rank that has sent it
+};
+struct StoreResult {  // as in StoreReply
+  std::vector<Bytes> values;
+  std::vector<std::string> keys;
+  std::int64_t amount = 0;
+};
+struct PullResult {
+  std::vector<std::byte> bytes;  // if they were to go to no memory of the caller
+};
+struct AdoptionResult {
+  bool adopted = false;
+};
 
 /// The outcome of a posted call. Completed exactly once, on the thread that drives the engine.
 class Ticket {
@@ -31,20 +55,33 @@ class Ticket {
   /// once. `function` must not block and not take the GIL.
   void on_done(std::function<void()> function);
 
-  void complete(Error error);  // by the engine
+  // By the engine.
+  /// What the call brings; empty at first. A call brings one kind of result.
+  template <typename Kind>
+  [[nodiscard]] Kind& result() {
+    if (std::holds_alternative<std::monostate>(result_)) result_.emplace<Kind>();
+    return std::get<Kind>(result_);
+  }
+  void complete(Error error);
 
-  // Set before completion, read after it.
-  OpKey op = kNoOp;                  // of a collective that the group has taken
-  EpochId epoch;                     // in which a committed one was completed
-  std::vector<PeerId> contributors;  // whose contributions a committed collective took
-  Sites sites;                       // and at which sites it took them to stand
-  std::int32_t source = -1;          // recv: the rank that sent it
-  std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes
-  std::vector<Bytes> values;  // store replies
-  std::vector<std::string> keys;
-  std::vector<std::byte> bytes;  // pull into no memory: the payload
+  // After done().
+  /// What the call has brought; an empty one if it has brought nothing.
+  template <typename Kind>
+  [[nodiscard]] Kind take() {
+    Kind* const there = std::get_if<Kind>(&result_);
+    return there == nullptr ? Kind() : std::move(*there);
+  }
+  template <typename Kind>
+  [[nodiscard]] const Kind& seen() const {
+    static const Kind nothing{};
+    const Kind* const there = std::get_if<Kind>(&result_);
+    return there == nullptr ? nothing : *there;
+  }
 
  private:
+  std::variant<std::monostate, CollectiveResult, ReceiveResult, StoreResult, PullResult,
+               AdoptionResult>
+      result_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

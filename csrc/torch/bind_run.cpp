@@ -250,7 +250,7 @@ bool boundary_adopt(std::uint64_t revision, const py::bytes& digest) {
     ticket->wait(std::nullopt);
   }
   check(ticket->error());
-  return ticket->amount == 1;
+  return ticket->seen<AdoptionResult>().adopted;
 }
 
 void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& digest,

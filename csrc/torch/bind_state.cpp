@@ -49,7 +49,7 @@ Error pull(Engine& engine, const Digest& root, const TransferPlan::Pull& next,
     throw;
   }
   if (!ticket->error().failed() && !next.item.bytes) {
-    to = StateFetch::Memory(std::span<const std::byte>(ticket->bytes));
+    to = StateFetch::Memory(std::span<const std::byte>(ticket->seen<PullResult>().bytes));
   }
   return ticket->error();
 }

@@ -72,8 +72,8 @@ c10::intrusive_ptr<c10d::Store> EngineStore::clone() {
   return c10::make_intrusive<EngineStore>(engine_, timeout_);
 }
 
-std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Value> values,
-                                          std::int64_t amount, Millis timeout) {
+StoreResult EngineStore::call(StoreOp op, Keys keys, std::vector<Value> values, std::int64_t amount,
+                              Millis timeout) {
   refuse_fork();
   check_sizes(keys, values);
   const auto timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
@@ -97,7 +97,7 @@ std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Val
                                         "ms, keys: " + list(keys) + lost_text(*engine_));
   }
   pccl::check(error);
-  return ticket;
+  return ticket->take<StoreResult>();
 }
 
 void EngineStore::set(const std::string& key, const Value& value) {
@@ -106,18 +106,18 @@ void EngineStore::set(const std::string& key, const Value& value) {
 
 EngineStore::Value EngineStore::compareSet(const std::string& key, const Value& expected,
                                            const Value& desired) {
-  const auto ticket = call(StoreOp::compare_set, {key}, {expected, desired}, 0, timeout_);
-  return ticket->values.empty() ? Value{} : ticket->values.front();
+  StoreResult result = call(StoreOp::compare_set, {key}, {expected, desired}, 0, timeout_);
+  return result.values.empty() ? Value{} : std::move(result.values.front());
 }
 
 EngineStore::Value EngineStore::get(const std::string& key) { return multiGet({key}).front(); }
 
 int64_t EngineStore::add(const std::string& key, int64_t value) {
-  return static_cast<int64_t>(call(StoreOp::add, {key}, {}, value, timeout_)->amount);
+  return call(StoreOp::add, {key}, {}, value, timeout_).amount;
 }
 
 bool EngineStore::deleteKey(const std::string& key) {
-  return call(StoreOp::remove, {key}, {}, 0, timeout_)->amount != 0;
+  return call(StoreOp::remove, {key}, {}, 0, timeout_).amount != 0;
 }
 
 bool EngineStore::check(const Keys& keys) {
@@ -125,14 +125,12 @@ bool EngineStore::check(const Keys& keys) {
   in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
     const Keys part(keys.begin() + static_cast<std::ptrdiff_t>(first),
                     keys.begin() + static_cast<std::ptrdiff_t>(last));
-    all = all && call(StoreOp::check, part, {}, 0, timeout_)->amount != 0;
+    all = all && call(StoreOp::check, part, {}, 0, timeout_).amount != 0;
   });
   return all;
 }
 
-int64_t EngineStore::getNumKeys() {
-  return static_cast<int64_t>(call(StoreOp::num_keys, {}, {}, 0, timeout_)->amount);
-}
+int64_t EngineStore::getNumKeys() { return call(StoreOp::num_keys, {}, {}, 0, timeout_).amount; }
 
 void EngineStore::wait(const Keys& keys) { wait(keys, timeout_); }
 
@@ -157,12 +155,12 @@ std::vector<EngineStore::Value> EngineStore::multiGet(const Keys& keys) {
   in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
     const Keys part(keys.begin() + static_cast<std::ptrdiff_t>(first),
                     keys.begin() + static_cast<std::ptrdiff_t>(last));
-    auto ticket = call(StoreOp::get, part, {}, 0, timeout_);
-    if (ticket->values.size() != part.size()) {
-      raise({ErrorCode::malformed, "the store answered " + std::to_string(ticket->values.size()) +
+    StoreResult result = call(StoreOp::get, part, {}, 0, timeout_);
+    if (result.values.size() != part.size()) {
+      raise({ErrorCode::malformed, "the store answered " + std::to_string(result.values.size()) +
                                        " values for " + std::to_string(part.size()) + " keys"});
     }
-    std::move(ticket->values.begin(), ticket->values.end(), std::back_inserter(values));
+    std::move(result.values.begin(), result.values.end(), std::back_inserter(values));
   });
   return values;
 }
@@ -179,7 +177,7 @@ void EngineStore::multiSet(const Keys& keys, const std::vector<Value>& values) {
 }
 
 EngineStore::Keys EngineStore::listKeys() {
-  return call(StoreOp::list_keys, {}, {}, 0, timeout_)->keys;
+  return call(StoreOp::list_keys, {}, {}, 0, timeout_).keys;
 }
 
 }  // namespace pccl

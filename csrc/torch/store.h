@@ -42,8 +42,9 @@ class EngineStore final : public c10d::Store {
   listKeys();  // NOLINT: no `override`, so that it builds with a torch that has no such function
 
  private:
-  std::shared_ptr<Ticket> call(StoreOp op, Keys keys, std::vector<Value> values,
-                               std::int64_t amount, Millis timeout);
+  /// Throws unless the store has answered.
+  StoreResult call(StoreOp op, Keys keys, std::vector<Value> values, std::int64_t amount,
+                   Millis timeout);
 
   const std::shared_ptr<Engine> engine_;
 };

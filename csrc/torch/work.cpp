@@ -218,7 +218,7 @@ int PcclWork::sourceRank() const {
   TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
               "sourceRank() may only be called on work objects of a recv");
   TORCH_CHECK(parts_.tickets.front()->done(), "sourceRank() may only be called after wait()");
-  return parts_.tickets.front()->source;
+  return parts_.tickets.front()->seen<ReceiveResult>().source;
 }
 
 std::vector<at::Tensor> PcclWork::result() {

@@ -308,7 +308,7 @@ TEST(Areas, a_loss_in_the_middle_restores_and_replays_among_the_survivors) {
   for (const auto& ticket : tickets) expect_success(ticket);
   ASSERT_TRUE(same_bits(values[0], values[1]));
   ASSERT_TRUE(same_bits(values[0], values[2]));
-  const std::size_t ranks = tickets[0]->contributors.size();
+  const std::size_t ranks = tickets[0]->seen<CollectiveResult>().contributors.size();
   EXPECT_TRUE(ranks == 3 || ranks == 4) << "committed before, or replayed";
   for (std::size_t i = 0; i < count; i += 1 + count / 5000) {
     float sum = 0;

@@ -25,7 +25,7 @@ TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
     expect_success(two);
     EXPECT_EQ(x, y);
     EXPECT_EQ(x.back(), 1.5F);
-    EXPECT_EQ(one->contributors.size(), 2U);
+    EXPECT_EQ(one->seen<CollectiveResult>().contributors.size(), 2U);
   }
 }
 
@@ -76,7 +76,7 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   peers[2].engine->vanish();
   for (const auto& t : tickets) {
     expect_success(t);
-    EXPECT_EQ(t->contributors.size(), 2U);
+    EXPECT_EQ(t->seen<CollectiveResult>().contributors.size(), 2U);
   }
   EXPECT_EQ(values[0], values[1]);
   EXPECT_EQ(values[0].front(), 6.0F);

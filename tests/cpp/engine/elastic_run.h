@@ -95,7 +95,7 @@ inline Result<BoundaryEvent> refresh(
       if (!pulled->wait(kTestMs) || pulled->error().failed())
         continue;  // the next proposal says more
       const auto answer = run.boundary_adopt(event.plan.root);
-      if (!answer->wait(kTestMs) || answer->amount == 0) continue;
+      if (!answer->wait(kTestMs) || !answer->seen<AdoptionResult>().adopted) continue;
       revision = event.plan.root.revision;
       std::copy(staged.begin(), staged.end(), state.begin());
       const StateRoot root = root_of();

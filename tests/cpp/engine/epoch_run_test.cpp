@@ -127,7 +127,7 @@ TEST_F(Epochs, new_ranks_in_the_middle_of_an_epoch_lose_and_double_no_message) {
   EXPECT_EQ(in_small, small);
   EXPECT_EQ(in_large, large);
   EXPECT_EQ(in_third, third);
-  EXPECT_EQ(second->source, 0);
+  EXPECT_EQ(second->seen<ReceiveResult>().source, 0);
 }
 
 TEST_F(Epochs, a_call_of_a_numbering_that_is_over_means_the_peers_that_it_meant) {
@@ -143,7 +143,7 @@ TEST_F(Epochs, a_call_of_a_numbering_that_is_over_means_the_peers_that_it_meant)
   expect_success(sent);
   expect_success(received);
   EXPECT_EQ(in, out);
-  EXPECT_EQ(received->source, 1) << "the rank that the caller knows";
+  EXPECT_EQ(received->seen<ReceiveResult>().source, 1) << "the rank that the caller knows";
 
   const auto gather = [&](std::vector<float>& own, std::vector<std::vector<float>>& all) {
     OpRequest request;

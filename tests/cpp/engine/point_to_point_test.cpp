@@ -37,7 +37,7 @@ TEST(PointToPoint, sends_and_receives_match_by_tag_and_order) {
   EXPECT_EQ(in_small, small);
   EXPECT_EQ(in_large, large);
   EXPECT_EQ(in_tagged, tagged);
-  EXPECT_EQ(tickets.back()->source, 0);
+  EXPECT_EQ(tickets.back()->seen<ReceiveResult>().source, 0);
 }
 
 TEST(PointToPoint, what_a_rank_has_sent_arrives_after_it_has_left) {

@@ -145,10 +145,11 @@ Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype) {
 
 /// Its call of the same operation.
 const Call& Book::call_of(PeerId peer, const Call& like) const {
-  const OpKey key = like.ticket->op;
+  const OpKey key = like.ticket->seen<CollectiveResult>().op;
   if (const auto calls = calls_.find(peer); calls != calls_.end()) {
     for (const auto& call : calls->second) {
-      if (call->group == like.group && call->ticket->op == key) return *call;
+      if (call->group == like.group && call->ticket->seen<CollectiveResult>().op == key)
+        return *call;
     }
   }
   throw Violation("peer " + name_of(peer) + " counts as a contributor of operation " +
@@ -177,7 +178,7 @@ Memory Book::expected(const Call& call, std::size_t output,
       if (d.quantisation != Quantisation::none && contributors.size() > 1) {
         std::vector<Memory> parts;
         for (const PeerId contributor : contributors) parts.push_back(part_of(contributor));
-        return quantised_sum(parts, call.ticket->sites, d);
+        return quantised_sum(parts, call.ticket->seen<CollectiveResult>().sites, d);
       }
       Memory sum = part_of(contributors.front());
       for (std::size_t i = 1; i < contributors.size(); ++i) {
@@ -230,13 +231,14 @@ void Book::ended(PeerId at, const Call& call) {
   if (call.completions != 1) throw Violation("a ticket was completed twice");
   const Error error = call.ticket->error();
   const bool elastic = call.group == kElasticGroup;
-  const Operation key{runs_[at], call.ticket->op};
+  const Operation key{runs_[at], call.ticket->seen<CollectiveResult>().op};
   const std::string what = std::string(kind_name(call.descriptor.kind)) + " " +
                            to_string(key.second) + (elastic ? "" : " of a group") + " at peer " +
                            name_of(at);
   if (error.failed()) {
     if (!elastic)
-      return group_failed(call.group, call.numbering, call.ticket->op.index, what, error);
+      return group_failed(call.group, call.numbering,
+                          call.ticket->seen<CollectiveResult>().op.index, what, error);
     if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
@@ -249,7 +251,7 @@ void Book::ended(PeerId at, const Call& call) {
     }
     return;
   }
-  const std::vector<PeerId>& contributors = call.ticket->contributors;
+  const std::vector<PeerId>& contributors = call.ticket->seen<CollectiveResult>().contributors;
   const bool believed = has_liar(contributors);
   if (std::find(contributors.begin(), contributors.end(), at) == contributors.end()) {
     throw Violation(what + " was committed without its own contribution");
@@ -296,7 +298,7 @@ bool Book::waits_for_another_root() const {
   for (const auto& [peer, calls] : calls_) {
     for (const auto& call : calls) {
       if (call->group == kElasticGroup) continue;
-      const std::pair key(call->group, call->ticket->op);
+      const std::pair key(call->group, call->ticket->seen<CollectiveResult>().op);
       roots[key].insert(call->descriptor.root);
       const bool waits =
           call->completions == 0 || call->ticket->error().code == ErrorCode::timed_out;

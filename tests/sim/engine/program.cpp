@@ -110,10 +110,10 @@ Task Member::step(std::uint64_t number) {
 Task Member::wait(const std::shared_ptr<Call>& call) {
   co_await done(call->ticket);
   ElasticGroup* group = core_->elastic();
-  const OpKey op = call->ticket->op;
+  const OpKey op = call->ticket->seen<CollectiveResult>().op;
   if (group == nullptr || op == kNoOp || !group->renumber_pending()->load()) co_return;
   const auto renumbered = std::make_shared<Ticket>();
-  group->returned({op, call->ticket->epoch}, renumbered);
+  group->returned({op, call->ticket->seen<CollectiveResult>().epoch}, renumbered);
   co_await done(renumbered);
 }
 
@@ -266,7 +266,7 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, Grou
     ++call->completions;
     judge_time(posted_us, limit, std::string(kind_name(call->descriptor.kind)));
     const Error error = call->ticket->error();
-    time_.say(&process_, to_string(call->ticket->op) + " " +
+    time_.say(&process_, to_string(call->ticket->seen<CollectiveResult>().op) + " " +
                              (error.failed() ? "fails: " + error.text : "is committed"));
     book_.ended(id_, *call);
   });

@@ -83,7 +83,8 @@ Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& supe
       if (superseded()) co_return;
       const Error ended = ticket->error();
       if (ended.failed()) time_.say(&process_, "pull failed: " + ended.text);
-      if (is_manifest) *memory = StateFetch::Memory(std::span<const std::byte>(ticket->bytes));
+      if (is_manifest)
+        *memory = StateFetch::Memory(std::span<const std::byte>(ticket->seen<PullResult>().bytes));
       const Error error = fetch_.came(*due, ended, std::move(*memory), &sha256);
       if (error.failed()) co_return;  // the boundary has failed
     }
