@@ -1,11 +1,11 @@
 // The order in which data go round: the given one, unless neighbours in it have no link of their
 // own.
 //
-// Where a neighbour can be reached over a third only, a stretch of the ring is turned round, so
-// that its two ends meet others: each turn leaves fewer such neighbours. Every choice is the first
-// that is found, so all members find the same order. Source: Palmer, "The hamiltonian problem:
-// hamiltonian cycles in graphs" (1997); it always ends without a bad pair where each can reach at
-// least half of the others, and elsewhere with as few as no single turn can mend.
+// Where a neighbour can be reached over a third only, a stretch of the ring is reversed, so
+// that its two ends meet others: each reversal leaves fewer such neighbours. Every choice is the
+// first that is found, so all members find the same order. Source: Palmer, "The hamiltonian
+// problem: hamiltonian cycles in graphs" (1997); it always ends without a bad pair where each can
+// reach at least half of the others, and elsewhere with as few as no single reversal can mend.
 #include <algorithm>
 #include <utility>
 

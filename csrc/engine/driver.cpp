@@ -37,7 +37,7 @@ Driver::Driver(Loop& loop, std::function<void(const std::string&)> broken)
   state_->thread = start_thread("pccl-engine", [this] { run(); });
 }
 
-// ------------------------------------------------------------------------------- taking turns
+// ------------------------------------------------------------------------------- who drives
 
 void Driver::enter(Lock& lock, User user) {
   state_->user = user;
@@ -94,7 +94,7 @@ void Driver::run() {
   }
 }
 
-/// Returns when it is the turn of the engine's thread: at once, or, after a caller has driven, when
+/// Returns when the engine's thread has to drive: at once, or, after a caller has driven, when
 /// none has come back for a while.
 void Driver::stand_by(Lock& lock) {
   State& s = *state_;

@@ -384,7 +384,7 @@ Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
 }
 
 /// A segment that cannot be used yet. What is expected, because its operation is issued here and
-/// waits for its turn, is bounded by the operation; the rest by the link.
+/// deferred, is bounded by the operation; the rest by the link.
 Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& header) {
   Pending* pending = ops_.find(header.op);
   if (run.starved.contains(header.op) || (pending != nullptr && pending->gave_up)) return {};

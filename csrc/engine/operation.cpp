@@ -177,12 +177,12 @@ std::uint32_t Operation::segment_bytes(const Step& step, std::uint32_t segment) 
 bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
   if (states_[s].after_left > 0) return false;
   const Step& step = schedule_.steps[s];
-  const bool in_turn =
+  const bool follows =
       step.follows < 0 || states_[static_cast<std::uint32_t>(step.follows)].done[segment];
   for (const Behind& b : step.behind) {
     if (segment >= b.segments && !states_[b.step].done[segment - b.segments]) return false;
   }
-  return in_turn && (!request_.gate || input_is_there(step, segment));
+  return follows && (!request_.gate || input_is_there(step, segment));
 }
 
 /// Every byte that a step writes is made of bytes that were read before, also where input and

@@ -20,7 +20,7 @@ struct Pending {
   std::unique_ptr<Operation> op;
   Numbering numbering;
   std::vector<PeerId> contributors;             // of its last run
-  std::map<PeerId, std::uint64_t> early_bytes;  // arrived while the operation waited for its turn
+  std::map<PeerId, std::uint64_t> early_bytes;  // arrived while the operation was deferred
   std::uint64_t preimage_bytes = 0;             // counted by the table
   bool gave_up = false;     // no memory for it here: it stands still until it fails at all members
   bool asked_back = false;  // complete here; the contributors were asked, because one has called
@@ -74,7 +74,7 @@ class OperationTable {
   /// that may go through areas waits while kThroughAreasMax earlier ones do: more of them would
   /// only take the caches from each other. The oldest operation never waits.
   [[nodiscard]] bool must_wait(const Pending& pending) const;
-  /// Notes that the operation waits for its turn.
+  /// Notes that the operation waits for earlier ones.
   void defer(const Pending& pending);
   /// Notes that the operation runs.
   void started(Pending& pending);
@@ -82,7 +82,7 @@ class OperationTable {
   void stopped(Pending& pending);
   [[nodiscard]] bool is_deferred(OpKey key) const { return deferred_.contains(key); }
   [[nodiscard]] bool barrier_deferred() const { return deferred_barriers_ > 0; }
-  /// The operations that wait for their turn, in the order of their calls.
+  /// The operations that wait for earlier ones, in the order of their calls.
   [[nodiscard]] const std::set<OpKey>& deferred() const { return deferred_; }
 
  private:

@@ -61,8 +61,8 @@ void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
     SendState& send = sends_[name];
     send.request = std::move(request);
     send.ticket = std::move(ticket);
-    const bool in_turn = waiting_.empty() || !waiting_.contains(to);
-    if (!in_turn || !begin_send(name, send)) waiting_[to].push_back(name);
+    const bool behind = waiting_.contains(to);
+    if (behind || !begin_send(name, send)) waiting_[to].push_back(name);
     return;
   }
   Matcher::Receive wanted{++last_receive_, request.tag, {}, request.numbering};

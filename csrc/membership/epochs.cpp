@@ -150,9 +150,9 @@ void propose(State& s, Next next, Actions& out) {
   s.running = false;
   s.holding = false;
   std::string why = joined(changes(s, own(s), s.proposal->members));
-  const bool turns = own(s) != nullptr && s.proposal->ring != own(s)->ring;
+  const bool reorders = own(s) != nullptr && s.proposal->ring != own(s)->ring;
   if (why.empty() && next.boundary) {
-    why = turns ? "a boundary votes, and data go round in another order" : "a boundary votes";
+    why = reorders ? "a boundary votes, and data go round in another order" : "a boundary votes";
   }
   if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
     why = "a member has issued an operation: members that wish to leave do so at the boundary";

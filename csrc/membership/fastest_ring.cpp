@@ -129,11 +129,11 @@ class Search {
     const auto first = order_.begin() + static_cast<std::ptrdiff_t>((place + 1) % order_.size());
     std::rotate(order_.begin(), first, order_.end());
     limit_ = rate(order_.back(), order_.front());
-    return turn() || move(false) || move(true);
+    return reverse() || move(false) || move(true);
   }
 
-  /// Turns the first i + 1 round: both ends of the stretch meet others.
-  bool turn() {
+  /// Reverses the first i + 1: both ends of the stretch meet others.
+  bool reverse() {
     const std::uint32_t last = order_.back();
     // Links inside the stretch are used the other way round.
     for (std::size_t i = 1; i + 1 < order_.size(); ++i) {

@@ -8,7 +8,8 @@ namespace pccl {
 
 std::size_t BulkQueue::size_of(std::size_t bytes) {
   std::size_t size = 0;
-  for (std::size_t most = kTurnBytes; bytes > most && size + 1 < kSizes; most *= kSizeTimes) ++size;
+  for (std::size_t most = kBatchBytes; bytes > most && size + 1 < kSizes; most *= kSizeTimes)
+    ++size;
   return size;
 }
 
@@ -40,29 +41,29 @@ std::size_t BulkQueue::smallest() const {
   return size;
 }
 
-/// After a turn of the smallest ones that of the next larger size that waits, and the other way
+/// After a batch of the smallest ones one of the next larger size that waits, and the other way
 /// round.
-void BulkQueue::begin_turn() {
-  turn_bytes_ = 0;
+void BulkQueue::begin_batch() {
+  batch_bytes_ = 0;
   smallest_first_ = !smallest_first_;
   if (smallest_first_) return;
   const std::size_t least = smallest();
-  std::size_t next = turn_size_;
+  std::size_t next = batch_from_;
   do {
     next = (next + 1) % kSizes;
-  } while (next != turn_size_ && (next == least || lines_[next].empty()));
-  turn_size_ = lines_[next].empty() ? least : next;
+  } while (next != batch_from_ && (next == least || lines_[next].empty()));
+  batch_from_ = lines_[next].empty() ? least : next;
 }
 
 Outgoing BulkQueue::pop() {
   PCCL_ASSERT(!empty());
-  const bool over = !smallest_first_ && lines_[turn_size_].empty();
-  if (over || turn_bytes_ >= kTurnBytes) begin_turn();
-  const auto next = lines_[smallest_first_ ? smallest() : turn_size_].begin();
+  const bool over = !smallest_first_ && lines_[batch_from_].empty();
+  if (over || batch_bytes_ >= kBatchBytes) begin_batch();
+  const auto next = lines_[smallest_first_ ? smallest() : batch_from_].begin();
   Outgoing segment = std::move(next->segments.front());
   next->segments.pop_front();
   next->bytes -= segment.payload_bytes();
-  turn_bytes_ += segment.payload_bytes();
+  batch_bytes_ += segment.payload_bytes();
   if (next->segments.empty()) leave(next);
   return segment;
 }
@@ -78,7 +79,7 @@ std::size_t BulkQueue::cancel(MemoryToken token) {
 void BulkQueue::clear() {
   of_.clear();
   for (Line& line : lines_) line.clear();
-  turn_bytes_ = 0;
+  batch_bytes_ = 0;
 }
 
 void BulkQueue::leave(Line::iterator waiting) {

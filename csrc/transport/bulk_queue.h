@@ -1,6 +1,6 @@
 // The large segments that wait for a lane of one link. Operations that send little go first. Every
-// second turn of kTurnBytes goes round the larger ones, by size: so an operation of a MiB does not
-// wait until one of a GiB is over that was issued before it, and no size waits for ever. Among
+// second batch of kBatchBytes goes round the larger ones, by size: so an operation of a MiB does
+// not wait until one of a GiB is over that was issued before it, and no size waits for ever. Among
 // operations of a size the first that has come is the first to be sent: so they end one after the
 // other, and those that have ended are not lost with a peer.
 #pragma once
@@ -19,9 +19,9 @@ namespace pccl {
 /// operation, and keep their order.
 class BulkQueue {
  public:
-  static constexpr std::size_t kTurnBytes = 4U << 20;
+  static constexpr std::size_t kBatchBytes = 4U << 20;
   /// Sizes, by what an operation has brought here since it last had nothing that waited: up to
-  /// kTurnBytes, then each kSizeTimes as large as the one before, and all above.
+  /// kBatchBytes, then each kSizeTimes as large as the one before, and all above.
   static constexpr std::size_t kSizes = 5;
   static constexpr std::size_t kSizeTimes = 4;
 
@@ -46,14 +46,14 @@ class BulkQueue {
 
   [[nodiscard]] static std::size_t size_of(std::size_t bytes);
   [[nodiscard]] std::size_t smallest() const;
-  void begin_turn();
+  void begin_batch();
   void leave(Line::iterator waiting);
 
   std::array<Line, kSizes> lines_;  // by size
   std::unordered_map<MemoryToken, Line::iterator> of_;
   bool smallest_first_ = true;
-  std::size_t turn_bytes_ = 0;  // sent in this turn
-  std::size_t turn_size_ = 0;   // whose turn it is, or was
+  std::size_t batch_bytes_ = 0;  // taken of this batch
+  std::size_t batch_from_ = 0;   // the size it is of, if not of the smallest
 };
 
 }  // namespace pccl

@@ -125,7 +125,7 @@ class Lane {
     std::uint64_t bytes = 0;
     std::size_t unacknowledged = 0;  // of them
     Line line;
-    bool held = false;        // waits for its turn under the rate of the process (send_turns.h)
+    bool held = false;        // waits under the rate of the process (rate_queue.h)
     std::uint64_t holds = 0;  // how often it has begun to wait so
   };
   [[nodiscard]] virtual Sent sent() const { return {}; }

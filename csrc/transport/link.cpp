@@ -165,9 +165,9 @@ void Link::flush_bulk() {
     for (const Held& held : lanes_) {
       if (!bulk_waits()) return;
       if (!held.used || !held.lane->idle()) continue;
-      turn_ends_ = state == State::closing ? 0 : taken_ + 1;
+      taken_max_ = state == State::closing ? 0 : taken_ + 1;
       held.lane->flush();
-      turn_ends_ = 0;
+      taken_max_ = 0;
     }
   } while (taken_ != before);
 }
@@ -471,7 +471,7 @@ std::optional<Outgoing> Link::lane_next(const Lane& lane) {
   // A lane that has something to send leaves slices to the others.
   const bool slices = slices_out_.cuts() || cuts_;
   if (slices && !lane.idle()) return std::nullopt;
-  if (slices && turn_ends_ == taken_ && turn_ends_ > 0) return std::nullopt;
+  if (slices && taken_max_ == taken_ && taken_max_ > 0) return std::nullopt;
   ++taken_;
   nothing_waits_since_ms_ = 0;
   hold_one(taking);

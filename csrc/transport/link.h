@@ -208,7 +208,7 @@ class Link : public LaneOwner {
   std::size_t used_ = 1;         // lanes between which it was shared
   bool held_alike_ = false;      // they go by losses
   std::uint64_t taken_ = 0;      // frames of the shared queue, by lanes
-  std::uint64_t turn_ends_ = 0;  // a lane takes no more then; 0: takes as many as it can
+  std::uint64_t taken_max_ = 0;  // a lane takes no more then; 0: takes as many as it can
   bool started_ = false;
   bool said_carrier_ = false;
   std::uint64_t lanes_lost_ = 0;

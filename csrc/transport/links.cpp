@@ -20,8 +20,8 @@
 #include "transport/local_socket.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
+#include "transport/rate_queue.h"
 #include "transport/reports.h"
-#include "transport/send_turns.h"
 #include "transport/stream_lane.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
@@ -46,8 +46,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         jitter_(random_u64()),
         identity_(identity),
         self_(peer_of(identity.public_key())),
-        turns_(options.max_rate > 0 ? std::make_unique<SendTurns>(loop, options.max_rate)
-                                    : nullptr),
+        rate_(options.max_rate > 0 ? std::make_unique<RateQueue>(loop, options.max_rate) : nullptr),
         area_(std::move(area)),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
               std::move(listening)),
@@ -88,9 +87,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_shared() const override { return bytes_shared_; }
-  [[nodiscard]] std::uint64_t rate_held_ms() const override {
-    return turns_ ? turns_->held_ms() : 0;
-  }
+  [[nodiscard]] std::uint64_t rate_held_ms() const override { return rate_ ? rate_->held_ms() : 0; }
   [[nodiscard]] std::vector<LinkView> views() const override {
     std::vector<LinkView> views;
     for (const auto& [peer, link] : links_) {
@@ -182,8 +179,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   Random jitter_;
   KeyPair identity_;
   PeerId self_;
-  std::unique_ptr<SendTurns> turns_;  // of the lanes over TCP; null: they send under no rate
-  std::shared_ptr<OwnArea> area_;     // null: links within the machine have none
+  std::unique_ptr<RateQueue> rate_;  // of the lanes over TCP; null: they send under no rate
+  std::shared_ptr<OwnArea> area_;    // null: links within the machine have none
   LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;   // send their rest
@@ -393,8 +390,8 @@ std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
                                         std::unique_ptr<Stream> stream) {
   stream->tune(options_.bbr);
   const bool crc = options_.payload_crc.value_or(!stream->encrypted() && !stream->same_machine());
-  SendTurns* turns = stream->carrier() == Stream::Carrier::tcp ? turns_.get() : nullptr;
-  return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc, turns);
+  RateQueue* rate = stream->carrier() == Stream::Carrier::tcp ? rate_.get() : nullptr;
+  return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc, rate);
 }
 
 void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
@@ -639,7 +636,7 @@ void TcpLinks::tell_up(const LinkReport& report) {
         loop_,
         Widening::Rules{.least_lanes = options_.bulk_lanes,
                         .dials = link->dialled,
-                        .short_line_lanes = link->local() || turns_ ? 1 : loop_.helpers().threads(),
+                        .short_line_lanes = link->local() || rate_ ? 1 : loop_.helpers().threads(),
                         .model = options_.bbr},
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },

@@ -36,7 +36,7 @@ class Loop final : public Clock {
   /// Among the functions that were posted and have not run. A `last_and_long` one takes its time:
   /// run_now leaves it, and what comes after it, to the thread that runs the loop.
   enum class Place : std::uint8_t { first, last, last_and_long };
-  /// Posts `function`, and runs what is posted on this thread for one turn; handles no event. No
+  /// Posts `function`, and runs what is posted once on this thread; handles no event. No
   /// other thread may run the loop meanwhile.
   void run_now(std::function<void()> function, Place place = Place::last);
   /// Ends `run` after the functions posted before. Thread-safe.

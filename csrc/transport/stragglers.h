@@ -16,7 +16,7 @@ namespace pccl {
 struct LaneProgress {
   bool used = false;           // takes slices
   bool drained = true;         // all that it has taken has arrived
-  bool held = false;           // waits for its turn under the rate of the process
+  bool held = false;           // waits under the rate of the process
   std::uint64_t stuck_ms = 0;  // for so long others have moved, and nothing of it has arrived
 };
 

@@ -49,14 +49,14 @@ std::size_t left_of(const Outgoing& frame) {
 }  // namespace
 
 StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
-                       bool payload_crc, SendTurns* turns)
+                       bool payload_crc, RateQueue* rate)
     : loop_(loop),
       owner_(owner),
       kind_(kind),
       stream_(std::move(stream)),
       payload_crc_(payload_crc),
       buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes),
-      rate_turns_(turns) {
+      rate_queue_(rate) {
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 
@@ -73,9 +73,9 @@ void StreamLane::start() {
 void StreamLane::ready(bool readable, bool writable) {
   if (!takes_turns()) return move_all(readable, writable);
   // Lanes under one rate ask for their parts of it one after the other.
-  if (writable && rate_turns_ != nullptr) flush();
+  if (writable && rate_queue_ != nullptr) flush();
   in_.goes_on = in_.goes_on || readable;
-  out_.goes_on = out_.goes_on || (writable && rate_turns_ == nullptr);
+  out_.goes_on = out_.goes_on || (writable && rate_queue_ == nullptr);
   if (!has_turn_ && (in_.goes_on || out_.goes_on)) loop_.turns().enter(*this);
 }
 
@@ -158,7 +158,7 @@ void StreamLane::end() {
 
 void StreamLane::send(Outgoing frame) {
   if (!open() || write_failed_) return;
-  if (rate_turns_ != nullptr && is_loose(frame)) {
+  if (rate_queue_ != nullptr && is_loose(frame)) {
     loose_.push_back(std::move(frame));
     if (queue_.empty() && !held_) flush();
     return;
@@ -169,7 +169,7 @@ void StreamLane::send(Outgoing frame) {
 
 /// Takes as many of the small segments that wait as the rate allows. False: they go on waiting.
 bool StreamLane::refill_loose() {
-  const std::size_t allowed = rate_turns_->allowed(*this);
+  const std::size_t allowed = rate_queue_->allowed(*this);
   std::size_t bytes = 0;
   while (!loose_.empty() && queue_.size() < kGatheredMax && bytes < allowed) {
     bytes += kSegmentHeaderBytes + loose_.front().payload_bytes();
@@ -206,7 +206,7 @@ void StreamLane::encode(Outgoing& frame) {
 
 /// Bytes of the queue that may be written now.
 std::size_t StreamLane::budget() {
-  if (rate_turns_ == nullptr) return kNoBudget;
+  if (rate_queue_ == nullptr) return kNoBudget;
   std::size_t last_message = 0;  // with those that it takes along
   for (std::size_t i = 0; presses_ && i < queue_.size(); ++i) {
     if (has_message(queue_[i].frame.type)) last_message = i + 1;
@@ -222,7 +222,7 @@ std::size_t StreamLane::budget() {
     free += left_of(frame);
   }
   if (free > 0) return free;
-  const std::size_t allowed = rate_turns_->allowed(*this);
+  const std::size_t allowed = rate_queue_->allowed(*this);
   Outgoing& next = queue_.front();
   if (!next.encoded) encode(next);
   const bool whole = kind_ == Kind::small && next.payload_bytes() <= kSmallSegmentBytesMax;
@@ -231,7 +231,7 @@ std::size_t StreamLane::budget() {
 
 void StreamLane::hold() {
   if (!std::exchange(held_, true)) ++holds_;
-  rate_turns_->wait(*this);
+  rate_queue_->wait(*this);
   const bool message = std::any_of(queue_.begin(), queue_.end(), [](const Outgoing& frame) {
     return has_message(frame.frame.type);
   });
@@ -246,18 +246,18 @@ void StreamLane::hold() {
   }
 }
 
-/// The lane does not wait for its turn any more.
+/// The lane does not wait in rate_queue_ any more.
 void StreamLane::let_go() {
-  if (rate_turns_ == nullptr) return;
+  if (rate_queue_ == nullptr) return;
   held_ = false;
   patience_.reset();
   if (queue_.empty()) presses_ = false;
-  rate_turns_->leave(*this);
+  rate_queue_->leave(*this);
 }
 
 void StreamLane::flush() {
   // What several threads may write goes in turns, but for a first piece, which leaves at once.
-  const bool in_turns = is_helped() && rate_turns_ == nullptr;
+  const bool in_turns = is_helped() && rate_queue_ == nullptr;
   if (out_.moves || (in_turns && loop_.turns().serving())) {
     if (queue_.empty() && open() && !write_failed_) refill();  // the lane's share of what waits
     return ready(/*readable=*/false, /*writable=*/true);
@@ -324,7 +324,7 @@ bool StreamLane::settle_write() {
     if (!closing_) give_up_later();
     return false;
   }
-  if (rate_turns_ != nullptr) rate_turns_->took(out_.moved.bytes);
+  if (rate_queue_ != nullptr) rate_queue_->took(out_.moved.bytes);
   while (!sent_.empty()) {
     const Outgoing done = std::move(sent_.front());
     sent_.pop_front();

@@ -2,7 +2,7 @@
 // and writes them straight from it. A lane knows exactly which frames are half read or half
 // written, so their memory can be taken away at any moment.
 //
-// Under a rate (send_turns.h) data waits for its turn. Messages do not: they overtake segments that
+// Under a rate (rate_queue.h) data waits to be served. Messages do not: they overtake segments that
 // wait, but for those behind which they keep their order (small sends, and what is passed on for
 // others), and these they take along after some seconds.
 //
@@ -27,19 +27,19 @@
 #include "transport/helpers.h"
 #include "transport/lane.h"
 #include "transport/loop.h"
-#include "transport/send_turns.h"
+#include "transport/rate_queue.h"
 #include "transport/stream.h"
 #include "transport/transport.h"
 #include "transport/turns.h"
 
 namespace pccl {
 
-/// `payload_crc`: payloads go out with a checksum. `turns`: the rate under which it sends; null:
+/// `payload_crc`: payloads go out with a checksum. `rate`: that under which it sends; null:
 /// none.
-class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
+class StreamLane final : public Lane, private RateQueue::Sender, private Mover {
  public:
   StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
-             bool payload_crc, SendTurns* turns = nullptr);
+             bool payload_crc, RateQueue* rate = nullptr);
   ~StreamLane() override;
   StreamLane(const StreamLane&) = delete;
   StreamLane& operator=(const StreamLane&) = delete;
@@ -179,9 +179,9 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   std::uint64_t arrived_ = 0;     // all up to here has arrived
 
   // Under a rate.
-  SendTurns* rate_turns_;
+  RateQueue* rate_queue_;
   std::deque<Outgoing> loose_;       // small segments that messages may overtake; none has begun
-  bool held_ = false;                // waits for its turn
+  bool held_ = false;                // waits in rate_queue_
   std::uint64_t holds_ = 0;          // how often
   std::unique_ptr<Timer> patience_;  // while a message waits behind a segment
   bool presses_ = false;             // it has waited long enough

@@ -36,7 +36,7 @@ struct LinkLoad {
   Line line;                    // bytes of all lanes; the mean round trip of the used ones
   std::size_t lanes = 0;        // bulk lanes that are there
   std::size_t joining = 0;      // bulk lanes on their way
-  bool held = false;            // a lane waits for its turn under the rate of the process
+  bool held = false;            // a lane waits under the rate of the process
   std::uint64_t holds = 0;      // how often lanes have begun to wait so
 };
 

@@ -17,7 +17,7 @@ namespace pccl {
 namespace {
 
 constexpr std::uint32_t kPieceBytes = 1U << 20;
-constexpr std::size_t kTurnPieces = BulkQueue::kTurnBytes / kPieceBytes;
+constexpr std::size_t kBatchPieces = BulkQueue::kBatchBytes / kPieceBytes;
 
 void push_pieces(BulkQueue& queue, MemoryToken token, std::size_t pieces, std::uint64_t first = 0) {
   for (std::size_t i = 0; i < pieces; ++i) {
@@ -43,47 +43,47 @@ std::vector<std::pair<MemoryToken, std::size_t>> runs_of(BulkQueue& queue) {
 using Runs = std::vector<std::pair<MemoryToken, std::size_t>>;
 
 TEST(BulkQueue, OperationsOfASizeGoInTheirOrder) {
-  for (const std::size_t pieces : {1UL, kTurnPieces, 3 * kTurnPieces, 100 * kTurnPieces}) {
+  for (const std::size_t pieces : {1UL, kBatchPieces, 3 * kBatchPieces, 100 * kBatchPieces}) {
     BulkQueue queue;
     for (MemoryToken token = 1; token <= 3; ++token) push_pieces(queue, token, pieces);
     EXPECT_EQ(runs_of(queue), (Runs{{1, pieces}, {2, pieces}, {3, pieces}}));
   }
 }
 
-TEST(BulkQueue, ASmallOperationWaitsForOneTurnOfALargeOneAtMost) {
-  for (std::size_t sent = 0; sent < 4 * kTurnPieces; ++sent) {
+TEST(BulkQueue, ASmallOperationWaitsForOneBatchOfALargeOneAtMost) {
+  for (std::size_t sent = 0; sent < 4 * kBatchPieces; ++sent) {
     BulkQueue queue;
     push_pieces(queue, 1, 1000);
     for (std::size_t i = 0; i < sent; ++i) static_cast<void>(queue.pop());
     push_pieces(queue, 2, 1);
     std::size_t before = 0;
     while (queue.pop().token == 1) ++before;
-    EXPECT_LE(before, kTurnPieces) << sent;
+    EXPECT_LE(before, kBatchPieces) << sent;
   }
 }
 
-TEST(BulkQueue, EverySecondTurnGoesRoundTheLargerSizes) {
+TEST(BulkQueue, EverySecondBatchGoesRoundTheLargerSizes) {
   BulkQueue queue;
   push_pieces(queue, 1, 300);
   push_pieces(queue, 2, 20);
-  push_pieces(queue, 3, 2 * kTurnPieces);
+  push_pieces(queue, 3, 2 * kBatchPieces);
   push_pieces(queue, 4, 2);
   EXPECT_EQ(runs_of(queue), (Runs{{4, 2},
-                                  {3, kTurnPieces - 2},
-                                  {2, kTurnPieces},
-                                  {3, kTurnPieces},
-                                  {1, kTurnPieces},
+                                  {3, kBatchPieces - 2},
+                                  {2, kBatchPieces},
+                                  {3, kBatchPieces},
+                                  {1, kBatchPieces},
                                   {3, 2},
-                                  {2, kTurnPieces - 2},
-                                  {1, kTurnPieces},
-                                  {2, kTurnPieces},
-                                  {1, kTurnPieces},
-                                  {2, kTurnPieces},
-                                  {1, kTurnPieces},
-                                  {2, kTurnPieces},
-                                  {1, kTurnPieces},
+                                  {2, kBatchPieces - 2},
+                                  {1, kBatchPieces},
+                                  {2, kBatchPieces},
+                                  {1, kBatchPieces},
+                                  {2, kBatchPieces},
+                                  {1, kBatchPieces},
+                                  {2, kBatchPieces},
+                                  {1, kBatchPieces},
                                   {2, 2},
-                                  {1, 300 - 5 * kTurnPieces}}));
+                                  {1, 300 - 5 * kBatchPieces}}));
 }
 
 TEST(BulkQueue, AnOperationThatAlwaysHasALittleMoreKeepsNobodyWaiting) {
@@ -95,18 +95,18 @@ TEST(BulkQueue, AnOperationThatAlwaysHasALittleMoreKeepsNobodyWaiting) {
     push_pieces(queue, 1, 1);
     ++before;
   }
-  EXPECT_LE(before, kTurnPieces);
+  EXPECT_LE(before, kBatchPieces);
 }
 
-TEST(BulkQueue, ALargeOperationHasEverySecondTurnBesideManySmallOnes) {
+TEST(BulkQueue, ALargeOperationHasEverySecondBatchBesideManySmallOnes) {
   BulkQueue queue;
   push_pieces(queue, 1, 1000);
   for (MemoryToken token = 2; token < 102; ++token) push_pieces(queue, token, 1);
   std::size_t large = 0;
   for (std::size_t i = 1; i <= 100; ++i) {
     large += queue.pop().token == 1 ? 1U : 0U;
-    EXPECT_GE(2 * (large + kTurnPieces), i);
-    EXPECT_LE(2 * large, i + 2 * kTurnPieces);
+    EXPECT_GE(2 * (large + kBatchPieces), i);
+    EXPECT_LE(2 * large, i + 2 * kBatchPieces);
   }
 }
 
@@ -134,13 +134,13 @@ struct Known {
   [[nodiscard]] std::uint64_t waits() const { return pushed - popped; }
   [[nodiscard]] int size() const {
     int size = 0;
-    for (std::uint64_t pieces = kTurnPieces; brought > pieces && size < 4; pieces *= 4) ++size;
+    for (std::uint64_t pieces = kBatchPieces; brought > pieces && size < 4; pieces *= 4) ++size;
     return size;
   }
 };
 
 /// Random operations that come, go on and are given up: each piece once and in its order, the first
-/// that has come of its size, of the smallest size in every second turn, and no size waits long.
+/// that has come of its size, of the smallest size in every second batch, and no size waits long.
 TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
@@ -182,13 +182,13 @@ TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
         })) << seed;
         const bool smallest = none([&](const Known& other) { return other.size() < known.size(); });
         others = smallest ? 0 : others + 1;
-        ASSERT_LE(others, kTurnPieces) << seed;
+        ASSERT_LE(others, kBatchPieces) << seed;
         for (std::size_t size = 0; size < passed.size(); ++size) {
           const bool is_other = static_cast<std::size_t>(known.size()) != size;
           const bool waits = !none(
               [&](const Known& other) { return static_cast<std::size_t>(other.size()) == size; });
           passed[size] = is_other && waits ? passed[size] + 1 : 0;
-          ASSERT_LE(passed[size], 2 * kTurnPieces * BulkQueue::kSizes) << seed;
+          ASSERT_LE(passed[size], 2 * kBatchPieces * BulkQueue::kSizes) << seed;
         }
         ++known.popped;
       }

@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "recorder.h"
 #include "support.h"
-#include "transport/send_turns.h"
+#include "transport/rate_queue.h"
 #include "transport/stream_lane.h"
 #include "transport/transport.h"
 
@@ -218,12 +218,12 @@ TEST(CappedLinks, memory_that_two_processes_share_is_no_network) {
 
 /// A lane of a socket under a rate, with the frames that a test gives it.
 struct HeldLane : LaneOwner {
-  explicit HeldLane(Lane::Kind kind) : turns(loop, 1'000'000) {
+  explicit HeldLane(Lane::Kind kind) : rate(loop, 1'000'000) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     far = std::make_unique<Socket>(loop, fds[1]);
     lane = std::make_unique<StreamLane>(loop, *this, kind,
                                         std::make_unique<SocketStream>(loop, Socket(loop, fds[0])),
-                                        false, &turns);
+                                        false, &rate);
     lane->start();
   }
   void lane_message(FrameType, std::span<const std::byte>) override {}
@@ -266,7 +266,7 @@ struct HeldLane : LaneOwner {
   }
 
   Loop loop;
-  SendTurns turns;
+  RateQueue rate;
   int fds[2] = {-1, -1};
   std::unique_ptr<Socket> far;
   std::vector<std::byte> memory = std::vector<std::byte>(1U << 20);
@@ -281,7 +281,7 @@ TEST(CappedLane, one_that_waits_does_not_keep_the_loop_busy) {
   HeldLane at(Lane::Kind::bulk);
   at.next = 4;
   at.lane->flush();
-  EXPECT_EQ(at.turns.waiting(), 1U);
+  EXPECT_EQ(at.rate.waiting(), 1U);
   bool over = false;
   int rounds = 0;
   const auto timer = at.loop.timer(500, 0, [&] { over = true; });
@@ -300,7 +300,7 @@ TEST(CappedLane, one_that_is_ended_or_freed_waits_no_more) {
       at.next = 4;
       at.lane->flush();
       if (kind == Lane::Kind::small) at.lane->send(at.segment(1000, SegmentKind::collective));
-      EXPECT_EQ(at.turns.waiting(), 1U);
+      EXPECT_EQ(at.rate.waiting(), 1U);
       EXPECT_TRUE(at.lane->sent().held);
       EXPECT_FALSE(at.lane->idle());
       if (frees) {
@@ -309,29 +309,29 @@ TEST(CappedLane, one_that_is_ended_or_freed_waits_no_more) {
         at.lane->end();
         EXPECT_FALSE(at.lane->sent().held);
       }
-      EXPECT_EQ(at.turns.waiting(), 0U);
-      const std::uint64_t held_ms = at.turns.held_ms();
+      EXPECT_EQ(at.rate.waiting(), 0U);
+      const std::uint64_t held_ms = at.rate.held_ms();
       EXPECT_FALSE(test::run_until(at.loop, [] { return false; }, 50));
-      EXPECT_EQ(at.turns.held_ms(), held_ms);
+      EXPECT_EQ(at.rate.held_ms(), held_ms);
     }
   }
 }
 
 TEST(CappedLane, one_whose_frames_are_cancelled_waits_for_those_alone_that_have_begun) {
   HeldLane at(Lane::Kind::small);
-  at.turns.took(1'000'000);
+  at.rate.took(1'000'000);
   for (int i = 0; i < 3; ++i) at.lane->send(at.segment(1000, SegmentKind::collective));
-  EXPECT_EQ(at.turns.waiting(), 1U);
+  EXPECT_EQ(at.rate.waiting(), 1U);
   EXPECT_FALSE(at.lane->idle());
   EXPECT_EQ(at.lane->cancel(kOfTensor), 3000U);
-  EXPECT_EQ(at.turns.waiting(), 0U);
+  EXPECT_EQ(at.rate.waiting(), 0U);
   EXPECT_TRUE(at.lane->idle());
 
   HeldLane begun(Lane::Kind::bulk);
   begun.next = 1;
   begun.lane->flush();
   EXPECT_EQ(begun.lane->cancel(kOfTensor), 0U);
-  EXPECT_EQ(begun.turns.waiting(), 1U);
+  EXPECT_EQ(begun.rate.waiting(), 1U);
   std::size_t came = 0;
   ASSERT_TRUE(test::poll_until(begun.loop, [&] {
     came += begun.drain();
@@ -339,7 +339,7 @@ TEST(CappedLane, one_whose_frames_are_cancelled_waits_for_those_alone_that_have_
   }));
   came += begun.drain();
   EXPECT_EQ(came, (1U << 20) + kSegmentHeaderBytes);
-  EXPECT_EQ(begun.turns.waiting(), 0U);
+  EXPECT_EQ(begun.rate.waiting(), 0U);
 }
 
 TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
@@ -359,7 +359,7 @@ TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
   at.lane->send(std::move(routed));
   at.lane->send(message(100));
   EXPECT_EQ(at.sent, 3U);
-  EXPECT_EQ(at.turns.waiting(), 1U);
+  EXPECT_EQ(at.rate.waiting(), 1U);
   ASSERT_TRUE(test::run_until(at.loop, [&] { return at.sent == 5; }));
   EXPECT_GE(watch.ms(), 70) << "80 kB of debt";
   EXPECT_EQ(at.types[3], FrameType::routed);
@@ -370,7 +370,7 @@ TEST(CappedLane, one_that_is_closed_sends_its_frames_and_then_its_goodbye) {
   HeldLane at(Lane::Kind::small);
   for (int i = 0; i < 4; ++i) at.lane->send(at.segment(60000, SegmentKind::collective));
   at.lane->send(at.segment(60000, SegmentKind::eager));
-  EXPECT_EQ(at.turns.waiting(), 1U);
+  EXPECT_EQ(at.rate.waiting(), 1U);
   at.lane->close();
   std::size_t came = 0;
   ASSERT_TRUE(test::poll_until(at.loop, [&] {
@@ -379,7 +379,7 @@ TEST(CappedLane, one_that_is_closed_sends_its_frames_and_then_its_goodbye) {
     return ::recv(at.far->fd(), &one, 1, MSG_PEEK) == 0;
   }));
   EXPECT_EQ(came, 5 * (60000 + kSegmentHeaderBytes) + kFrameHeaderBytes);
-  EXPECT_EQ(at.turns.waiting(), 0U);
+  EXPECT_EQ(at.rate.waiting(), 0U);
   at.far.reset();
   EXPECT_TRUE(test::run_until(at.loop, [&] { return at.closed; }));
 }
@@ -390,7 +390,7 @@ TEST(CappedLane, a_lane_that_fails_waits_no_more) {
   at.lane->flush();
   at.far.reset();
   ASSERT_TRUE(test::run_until(at.loop, [&] { return !at.lane->open(); }));
-  EXPECT_EQ(at.turns.waiting(), 0U);
+  EXPECT_EQ(at.rate.waiting(), 0U);
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ TEST(Link, sends_a_small_operation_before_the_rest_of_a_large_one) {
   ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 71; }));
   const auto at = std::find(ends.b.arrived.begin(), ends.b.arrived.end(), last.offset);
   const auto before = static_cast<std::size_t>(at - ends.b.arrived.begin());
-  EXPECT_LE(before, (BulkQueue::kTurnBytes >> 20) + 2 * ends.lanes.size());
+  EXPECT_LE(before, (BulkQueue::kBatchBytes >> 20) + 2 * ends.lanes.size());
 }
 
 TEST(Link, what_is_cancelled_is_not_read_any_more_by_a_lane_that_is_no_socket) {

@@ -1,6 +1,6 @@
-// The lanes of a process that send under one rate (rate_cap.h), and whose turn it is. A lane that
-// finds nothing left waits here, and one timer serves the waiting lanes in turn: each gets its part
-// of what the rate allows, so no lane waits long for a busy one.
+// The lanes of a process that send under one rate (rate_cap.h). A lane that finds nothing left of
+// the rate waits here, and one timer serves the waiting lanes one after the other: each gets its
+// part of what the rate allows, so no lane waits long for a busy one.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +14,26 @@
 namespace pccl {
 
 /// Used on the clock's thread. Outlives the senders.
-class SendTurns {
+class RateQueue {
  public:
-  SendTurns(Clock& clock, std::uint64_t bytes_per_second)
+  RateQueue(Clock& clock, std::uint64_t bytes_per_second)
       : clock_(clock), cap_(bytes_per_second, clock.now_ms()) {}
-  SendTurns(const SendTurns&) = delete;
-  SendTurns& operator=(const SendTurns&) = delete;
+  RateQueue(const RateQueue&) = delete;
+  RateQueue& operator=(const RateQueue&) = delete;
 
   /// A lane. It leaves before it goes.
   class Sender {
    public:
     virtual ~Sender() = default;
-    /// Its turn: sends as much as is allowed, and waits again if it has more.
+    /// It is served: sends as much as is allowed, and waits again if it has more.
     virtual void send_on() = 0;
 
    private:
-    friend class SendTurns;
+    friend class RateQueue;
     bool waits_ = false;
   };
 
-  /// Bytes of data that this lane may send now. 0: it waits for its turn, by `wait`.
+  /// Bytes of data that this lane may send now. 0: it has to wait, by `wait`.
   [[nodiscard]] std::size_t allowed(const Sender& sender);
   /// The lane has sent so many bytes, allowed or not.
   void took(std::uint64_t bytes);
@@ -53,7 +53,7 @@ class SendTurns {
   RateCap cap_;
   std::deque<Sender*> waiting_;
   const Sender* serving_ = nullptr;
-  std::size_t turn_left_ = 0;  // bytes, of the one that is being served
+  std::size_t part_left_ = 0;  // bytes, of the one that is being served
   std::uint64_t held_ms_ = 0;
   std::uint64_t held_since_ms_ = 0;  // while one waits
   std::unique_ptr<Timer> timer_;     // while one waits

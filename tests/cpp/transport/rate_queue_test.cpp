@@ -1,4 +1,4 @@
-#include "transport/send_turns.h"
+#include "transport/rate_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -44,22 +44,22 @@ class TickedClock : public Clock {
 };
 
 /// A lane that has so much to send, of which its stream takes `room` at a time.
-struct PlayedSender : SendTurns::Sender {
-  PlayedSender(SendTurns& of, std::uint64_t bytes) : turns(of), left(bytes) {}
-  ~PlayedSender() override { turns.leave(*this); }
+struct PlayedSender : RateQueue::Sender {
+  PlayedSender(RateQueue& of, std::uint64_t bytes) : queue(of), left(bytes) {}
+  ~PlayedSender() override { queue.leave(*this); }
   void send_on() override {
     ++calls;
     while (left > 0) {
-      const std::size_t allowed = turns.allowed(*this);
-      if (allowed == 0) return turns.wait(*this);
+      const std::size_t allowed = queue.allowed(*this);
+      if (allowed == 0) return queue.wait(*this);
       const std::uint64_t now = std::min<std::uint64_t>({allowed, left, room});
-      turns.took(now);
+      queue.took(now);
       left -= now;
       sent += now;
     }
-    turns.leave(*this);
+    queue.leave(*this);
   }
-  SendTurns& turns;
+  RateQueue& queue;
   std::uint64_t left;
   std::uint64_t room = 50'000;
   std::uint64_t sent = 0;
@@ -68,11 +68,11 @@ struct PlayedSender : SendTurns::Sender {
 
 constexpr std::uint64_t kMuch = 1ULL << 40;
 
-TEST(SendTurns, lanes_get_equal_parts_of_the_rate) {
+TEST(RateQueue, lanes_get_equal_parts_of_the_rate) {
   TickedClock clock;
-  SendTurns turns(clock, kSharedRate);
+  RateQueue queue(clock, kSharedRate);
   std::vector<std::unique_ptr<PlayedSender>> lanes;
-  for (int i = 0; i < 7; ++i) lanes.push_back(std::make_unique<PlayedSender>(turns, kMuch));
+  for (int i = 0; i < 7; ++i) lanes.push_back(std::make_unique<PlayedSender>(queue, kMuch));
   for (const auto& lane : lanes) lane->send_on();
   const std::uint64_t burst = lanes[0]->sent;
   EXPECT_EQ(burst, 400'000U) << "nobody waited yet";
@@ -84,17 +84,17 @@ TEST(SendTurns, lanes_get_equal_parts_of_the_rate) {
     all += later;
   }
   EXPECT_NEAR(static_cast<double>(all), 20e6, 60'000);
-  EXPECT_EQ(turns.held_ms(), 5000U);
+  EXPECT_EQ(queue.held_ms(), 5000U);
 }
 
-TEST(SendTurns, a_lane_that_comes_later_waits_behind_the_others) {
+TEST(RateQueue, a_lane_that_comes_later_waits_behind_the_others) {
   TickedClock clock;
-  SendTurns turns(clock, kSharedRate);
-  PlayedSender first(turns, kMuch);
+  RateQueue queue(clock, kSharedRate);
+  PlayedSender first(queue, kMuch);
   first.send_on();
   clock.now += 1000;  // the bucket is full again, and the timer has not fired yet
-  PlayedSender second(turns, kMuch);
-  EXPECT_EQ(turns.allowed(second), 0U);
+  PlayedSender second(queue, kMuch);
+  EXPECT_EQ(queue.allowed(second), 0U);
   second.send_on();
   EXPECT_EQ(second.sent, 0U);
   const std::uint64_t before = first.sent;
@@ -103,12 +103,12 @@ TEST(SendTurns, a_lane_that_comes_later_waits_behind_the_others) {
   EXPECT_GE(second.sent, 200'000U);
 }
 
-TEST(SendTurns, messages_take_from_those_that_wait) {
+TEST(RateQueue, messages_take_from_those_that_wait) {
   TickedClock clock;
-  SendTurns turns(clock, kSharedRate);
-  PlayedSender lane(turns, kMuch);
+  RateQueue queue(clock, kSharedRate);
+  PlayedSender lane(queue, kMuch);
   lane.send_on();
-  turns.took(kSharedRate / 2);  // half a second of debt
+  queue.took(kSharedRate / 2);  // half a second of debt
   const std::uint64_t before = lane.sent;
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(clock.tick());
   EXPECT_EQ(lane.sent, before);
@@ -117,53 +117,53 @@ TEST(SendTurns, messages_take_from_those_that_wait) {
   EXPECT_NEAR(static_cast<double>(lane.sent - before), kSharedRate / 2.0, 40'000);
 }
 
-TEST(SendTurns, no_timer_runs_while_nobody_waits) {
+TEST(RateQueue, no_timer_runs_while_nobody_waits) {
   TickedClock clock;
-  SendTurns turns(clock, kSharedRate);
-  PlayedSender small(turns, 1000);
+  RateQueue queue(clock, kSharedRate);
+  PlayedSender small(queue, 1000);
   small.send_on();
   EXPECT_FALSE(clock.tick());
-  PlayedSender done(turns, 450'000);
+  PlayedSender done(queue, 450'000);
   done.send_on();
   ASSERT_TRUE(clock.ticks);
   while (clock.tick()) {
   }
   EXPECT_EQ(done.left, 0U);
-  EXPECT_EQ(turns.waiting(), 0U);
-  const std::uint64_t held_ms = turns.held_ms();
+  EXPECT_EQ(queue.waiting(), 0U);
+  const std::uint64_t held_ms = queue.held_ms();
   EXPECT_GT(held_ms, 0U);
   {
-    PlayedSender gone(turns, kMuch);
+    PlayedSender gone(queue, kMuch);
     gone.send_on();
-    EXPECT_EQ(turns.waiting(), 1U);
+    EXPECT_EQ(queue.waiting(), 1U);
     EXPECT_TRUE(clock.ticks);
   }
-  EXPECT_EQ(turns.waiting(), 0U);
+  EXPECT_EQ(queue.waiting(), 0U);
   EXPECT_FALSE(clock.ticks);
   clock.now += 1000;
-  EXPECT_EQ(turns.held_ms(), held_ms);
+  EXPECT_EQ(queue.held_ms(), held_ms);
 }
 
-TEST(SendTurns, a_lane_may_end_another_one_and_itself_in_its_turn) {
+TEST(RateQueue, a_lane_may_end_another_one_and_itself_while_it_is_served) {
   TickedClock clock;
-  SendTurns turns(clock, kSharedRate);
-  struct Ender : SendTurns::Sender {
-    explicit Ender(SendTurns& of) : turns(of) {}
-    ~Ender() override { turns.leave(*this); }
+  RateQueue queue(clock, kSharedRate);
+  struct Ender : RateQueue::Sender {
+    explicit Ender(RateQueue& of) : queue(of) {}
+    ~Ender() override { queue.leave(*this); }
     void send_on() override {
-      turns.leave(*other);
-      turns.leave(*this);
-      EXPECT_EQ(turns.waiting(), 0U);
+      queue.leave(*other);
+      queue.leave(*this);
+      EXPECT_EQ(queue.waiting(), 0U);
     }
-    SendTurns& turns;
-    SendTurns::Sender* other = nullptr;
+    RateQueue& queue;
+    RateQueue::Sender* other = nullptr;
   };
-  Ender ender(turns);
-  PlayedSender other(turns, kMuch);
+  Ender ender(queue);
+  PlayedSender other(queue, kMuch);
   ender.other = &other;
-  turns.took(kSharedRate);
-  turns.wait(ender);
-  turns.wait(other);
+  queue.took(kSharedRate);
+  queue.wait(ender);
+  queue.wait(other);
   for (int i = 0; i < 110; ++i) clock.tick();
   EXPECT_EQ(other.calls, 0);
   EXPECT_FALSE(clock.ticks);
