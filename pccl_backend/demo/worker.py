@@ -121,82 +121,118 @@ def digest(tensors: Iterable[Tensor]) -> str:
     return total.hexdigest()
 
 
+class DiLoCo:
+    """A model that this worker trains alone, and the outer parameters that all workers share.
+
+    The shared state is the outer parameters and their momentum; `refresh` gives a newcomer both.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inner: torch.optim.Optimizer,
+        *,
+        worker: int,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+    ) -> None:
+        """Begins with the outer parameters of `model`, and without momentum."""
+        self._inner = inner
+        self._lr, self._beta = outer_lr, outer_momentum
+        self.model = model
+        self._params = list(model.parameters())
+        self._outer = [p.detach().clone() for p in self._params]
+        self._momentum = [torch.zeros_like(p) for p in self._outer]
+        names = [name for name, _ in model.named_parameters()]
+        self.state: dict[str, Any] = {"step": 0}
+        self.state |= {f"outer.{n}": p for n, p in zip(names, self._outer, strict=True)}
+        self.state |= {f"momentum.{n}": m for n, m in zip(names, self._momentum, strict=True)}
+        self._mine = torch.zeros(SLOTS)
+        self._mine[worker] = 1.0
+
+    @torch.no_grad()
+    def begin_at_outer(self) -> None:
+        """Copies the outer parameters into the model."""
+        for p, o in zip(self._params, self._outer, strict=True):
+            p.copy_(o)
+
+    def inner_steps(self, batches: Batches, count: int) -> float:
+        """Trains the model alone; returns the mean loss."""
+        total = 0.0
+        for _ in range(count):
+            loss = loss_of(self.model, batches.next())
+            self._inner.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._inner.step()
+            total += loss.item()
+        return total / count
+
+    @torch.no_grad()
+    def pseudo_gradient(self) -> Tensor:
+        """How far the inner steps went, and behind it a slot for each worker, 1.0 in the own."""
+        parts = [(o - p).view(-1) for o, p in zip(self._outer, self._params, strict=True)]
+        return torch.cat([*parts, self._mine])
+
+    @torch.no_grad()
+    def outer_step(self, averaged: Tensor) -> list[float]:
+        """Takes the average of all workers' pseudo-gradients; returns the slots."""
+        parts = torch.split(averaged[:-SLOTS], [p.numel() for p in self._params])
+        for o, m, part in zip(self._outer, self._momentum, parts, strict=True):
+            d = part.view_as(o)
+            m.mul_(self._beta).add_(d)
+            o.sub_(self._lr * (d + self._beta * m))  # Nesterov
+        self.state["step"] += 1
+        return averaged[-SLOTS:].tolist()
+
+    def hashes(self) -> dict[str, str]:
+        """Digests of all that is trained: the shared parts are alike at all workers."""
+        moments = [v for s in self._inner.state.values() for v in s.values()]
+        return {
+            "model": digest(self._params),
+            "outer": digest(self._outer),
+            "outer_optimizer": digest(self._momentum),
+            "inner_optimizer": digest(m for m in moments if isinstance(m, Tensor)),
+        }
+
+
 def train(
-    model: nn.Module,
-    inner: torch.optim.Optimizer,
+    diloco: DiLoCo,
     batches: Batches,
     judged: Tensor,
     elastic: ElasticGroup,
     record: Recorder,
     *,
-    worker: int,
     steps: int,
     every: int,
-    outer_lr: float = 0.7,
-    outer_momentum: float = 0.9,
 ) -> None:
     """DiLoCo: `every` inner steps alone, then one outer step together, `steps` times.
 
-    The shared state is the outer parameters and their momentum; `refresh` gives a newcomer both.
     `judged` is a batch that nobody trains on: the shared model's loss there is recorded.
     """
-    names = [name for name, _ in model.named_parameters()]
-    params = [p for _, p in model.named_parameters()]
-    outer = [p.detach().clone() for p in params]
-    momentum = [torch.zeros_like(p) for p in outer]
-    state: dict[str, Any] = {"step": 0}
-    state |= {f"outer.{n}": p for n, p in zip(names, outer, strict=True)}
-    state |= {f"momentum.{n}": m for n, m in zip(names, momentum, strict=True)}
-    mine = torch.zeros(SLOTS)
-    mine[worker] = 1.0
-
-    def hashes() -> dict[str, str]:
-        moments = [v for s in inner.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return {
-            "model": digest(params),
-            "outer": digest(outer),
-            "outer_optimizer": digest(momentum),
-            "inner_optimizer": digest(moments),
-        }
-
     while True:
         # This boundary admits newcomers; then all hold the same shared state.
-        boundary = elastic.refresh(state)
-        record.say("boundary", **vars(boundary), revision=state["step"])
+        boundary = elastic.refresh(diloco.state)
+        step = diloco.state["step"]
+        record.say("boundary", **vars(boundary), revision=step)
+        diloco.begin_at_outer()
         with torch.no_grad():
-            for p, o in zip(params, outer, strict=True):
-                p.copy_(o)
-            record.say("shared", step=state["step"], loss=loss_of(model, judged).item())
-        if boundary.left or state["step"] >= steps:
+            record.say("shared", step=step, loss=loss_of(diloco.model, judged).item())
+        if boundary.left or step >= steps:
             break
 
         began = time.monotonic()
-        total = 0.0
-        for _ in range(every):
-            loss = loss_of(model, batches.next())
-            inner.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            inner.step()
-            total += loss.item()
+        loss = diloco.inner_steps(batches, every)
 
-        # The pseudo-gradient: how far the inner steps went, averaged over who is left.
-        with torch.no_grad():
-            parts = [(o - p).view(-1) for o, p in zip(outer, params, strict=True)]
-            flat = torch.cat([*parts, mine])
-            epoch, issued = elastic.epoch, time.monotonic()
-            record.reduce(elastic, flat, elastic.step)
-            reduced = time.monotonic()
-            averaged = torch.split(flat[:-SLOTS], [p.numel() for p in params])
-            for o, m, part in zip(outer, momentum, averaged, strict=True):
-                d = part.view_as(o)
-                m.mul_(outer_momentum).add_(d)
-                o.sub_(outer_lr * (d + outer_momentum * m))  # Nesterov
-        state["step"] += 1
-        shares = flat[-SLOTS:].tolist()
+        # The pseudo-gradient is averaged over the workers that are left.
+        flat = diloco.pseudo_gradient()
+        epoch, issued = elastic.epoch, time.monotonic()
+        record.reduce(elastic, flat, elastic.step)
+        reduced = time.monotonic()
+        shares = diloco.outer_step(flat)
         record.say(
             "step",
-            step=state["step"],
-            loss=total / every,
+            step=diloco.state["step"],
+            loss=loss,
             engine_step=elastic.step,
             contributors=[slot for slot, share in enumerate(shares) if share > 0],
             shares=[share for share in shares if share > 0],
@@ -204,9 +240,9 @@ def train(
             times={"began": began, "issued": issued, "reduced": reduced},
             bytes=flat.numel() * flat.element_size(),
             counters=_counters(),
-            hashes=hashes(),
+            hashes=diloco.hashes(),
         )
-    record.say("final", step=state["step"], hashes=hashes(), counters=_counters())
+    record.say("final", step=step, hashes=diloco.hashes(), counters=_counters())
 
 
 def _counters() -> dict[str, int]:
@@ -249,8 +285,8 @@ def main() -> None:
     record.say(
         "joined", size=dist.get_world_size(), parameters=sum(p.numel() for p in model.parameters())
     )
-    options = {"worker": a.worker, "steps": a.steps, "every": a.every}
-    train(model, inner, batches, judged, group(), record, **options)
+    diloco = DiLoCo(model, inner, worker=a.worker)
+    train(diloco, batches, judged, group(), record, steps=a.steps, every=a.every)
     dist.destroy_process_group()
     record.say("end")
 
