@@ -31,10 +31,10 @@ from typing import Any
 from option_types import above_zero, number, whole
 from ranks import run_ranks
 
+from pccl_backend._config import EXACT, QUANTISATIONS
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
-NAMES = ("int8", "int8_zero_point", "int4", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
-EXACT = "none"
 MILLION = 1 << 20
 
 
@@ -46,7 +46,9 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--world", type=whole(2), nargs="+", default=[2, 4], help="ranks of `speed`")
     p.add_argument("--rtt-ms", type=number(), nargs="+", default=[0.0, 20.0])
     p.add_argument("--rate-mbit", type=above_zero, default=1000.0)
-    p.add_argument("--kinds", nargs="+", default=["int8", "int4", "bfloat16"], choices=NAMES)
+    p.add_argument(
+        "--kinds", nargs="+", default=["int8", "int4", "bfloat16"], choices=QUANTISATIONS
+    )
     p.add_argument("--mib", type=whole(1), default=64, help="of the tensor (default 64)")
     p.add_argument("--calls", type=whole(1), default=5, help="of each kind (default 5)")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -120,7 +122,7 @@ def print_errors(given: argparse.Namespace) -> None:
         print(f"\nRelative error of the sum, {'heavy-tailed' if heavy else 'normal'} values\n")
         print_row(["quantised as", *(f"{n} members" for n in given.members)], head=True)
         rows: dict[str, Callable[[list[Tensor]], Tensor]] = {
-            name: (lambda inputs, name=name: once(inputs, of(name))) for name in NAMES
+            name: (lambda inputs, name=name: once(inputs, of(name))) for name in QUANTISATIONS
         }
         rows["int8, at two sites"] = lambda inputs: at_sites(inputs, 2)
         rows["int8, at four sites"] = lambda inputs: at_sites(inputs, 4)

@@ -32,6 +32,8 @@ from typing import Any
 
 from option_types import above_zero, whole
 
+from pccl_backend.demo.growing_file import GrowingFile
+
 LIMIT_S = 180.0  # for anything that is waited for
 POLL_S = 0.01
 KEPT = 100  # lines of a worker, from one kill to the next
@@ -100,8 +102,7 @@ class Worker:
         """Starts it, with the arguments of this process."""
         self.number = number
         self.lines: list[dict[str, Any]] = []
-        self._path = folder / f"worker-{number}.jsonl"
-        self._offset = 0
+        self._file = GrowingFile(folder / f"worker-{number}.jsonl")
         command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(number)]
         command += ["--url", url, "--folder", str(folder)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -111,13 +112,7 @@ class Worker:
 
     def read(self) -> list[dict[str, Any]]:
         """All lines so far."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            self.lines += [json.loads(line) for line in whole.splitlines()]
+        self.lines += [json.loads(line) for line in self._file.new_lines()]
         return self.lines
 
     def forget(self) -> None:

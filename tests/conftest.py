@@ -69,6 +69,20 @@ def free_port() -> int:
 # ------------------------------------------------------------------------------ in a peer
 
 
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports on which a process listens."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink(entry).removeprefix("socket:[").rstrip("]"))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {int(r[1].rsplit(":", 1)[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+
+
 def say(**line: Any) -> None:
     """In a peer: one line to the test. Also from a handler that interrupts another one."""
     assert sys.__stdout__ is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .growing_file import GrowingFile
 from .worker import Status
 
 COLUMNS = 80  # of a terminal
@@ -23,19 +24,15 @@ class Worker:
     records_path: Path
     log_path: Path
     records: list[dict[str, Any]] = field(default_factory=list)
-    _offset: int = 0
     _status: Status | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing is read yet."""
+        self._file = GrowingFile(self.records_path)
 
     def read(self) -> list[dict[str, Any]]:
         """The records that are new since the last call."""
-        if not self.records_path.exists():
-            return []
-        with self.records_path.open("rb") as file:
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        new = [json.loads(line) for line in whole.splitlines()]
+        new = [json.loads(line) for line in self._file.new_lines()]
         self.records.extend(new)
         return new
 

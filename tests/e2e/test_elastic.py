@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from conftest import hear, say, wait_until
+from conftest import hear, listening_ports, say, wait_until
 from elastic_members import (
     COUNT,
     Run,
@@ -170,20 +170,6 @@ def test_who_was_evicted_may_come_back_as_a_newcomer(run_peers: Run, start_maste
     one(lines, "w")
     one(together(peers, "train"), "result")
     end(peers)
-
-
-def listening_ports(pid: int) -> set[int]:
-    """TCP ports on which a process listens."""
-    inodes = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            inodes.add(os.readlink(entry).removeprefix("socket:[").rstrip("]"))
-    rows = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-    ]
-    return {int(r[1].rsplit(":", 1)[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
 
 
 def test_with_too_few_members_a_run_holds_whatever_knocks_until_another_one_joins(

@@ -16,10 +16,8 @@ from elastic_members import Run, Start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-NAMES = [
-    *("int8", "int8_zero_point", "int4"),
-    *("float16", "bfloat16", "float8_e4m3", "float8_e5m2"),
-]
+from pccl_backend._config import QUANTISATIONS
+
 BLOCK = 256
 COUNT = 70_001
 LARGE = 6_000_000  # many chunks
@@ -72,7 +70,7 @@ def reduces_every_kind(rank: int, world: int, meet: str) -> None:
 
     fixed_group(rank, world, meet)
     inputs = [contribution(r) for r in range(world)]
-    for name in NAMES:
+    for name in QUANTISATIONS:
         total = inputs[rank].clone()
         assert pccl.all_reduce(total, quantise=name) is None
         assert same_bits(total, expected(inputs, name)), name
@@ -106,7 +104,7 @@ def test_every_kind_has_the_bits_of_a_direct_computation(
     peers = run_peers(reduces_every_kind, world, world, str(tmp_path / "meet"))
     said = [peer.finish() for peer in peers]
     assert all(lines == said[0] for lines in said)
-    assert [line["name"] for line in said[0]] == NAMES
+    assert [line["name"] for line in said[0]] == list(QUANTISATIONS)
 
 
 # ------------------------------------------------------------------------------------------ input
@@ -116,7 +114,7 @@ def gives_odd_blocks(rank: int, world: int, meet: str) -> None:
     import pccl_backend as pccl
 
     fixed_group(rank, world, meet)
-    for name in NAMES:
+    for name in QUANTISATIONS:
         inputs = [torch.full((6 * BLOCK,), 0.5) for _ in range(world)]
         inputs[0][3] = math.nan
         inputs[1][BLOCK + 3] = -math.inf
@@ -227,7 +225,7 @@ def quantises(group: Any, world: int, rank: int) -> str:
     dist.all_reduce(tensor, group=group)
     if same_bits(tensor, torch.stack(inputs).sum(0)):
         return "none"
-    return next((name for name in NAMES if same_bits(tensor, expected(inputs, name))), "?")
+    return next((name for name in QUANTISATIONS if same_bits(tensor, expected(inputs, name))), "?")
 
 
 def sets_groups(rank: int, world: int, meet: str) -> None:

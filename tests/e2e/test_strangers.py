@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, ROOT, Peer, hear, say, wait_until
+from conftest import PATIENCE_S, ROOT, Peer, hear, listening_ports, say, wait_until
 from elastic_members import Run, Start
 from strangers import LANE, client_hello, lane_hello, opening
 from token_files import command, copy_of, holding, new_token
@@ -81,21 +81,6 @@ def strangers(*words: str) -> Iterator[subprocess.Popen[str]]:
         program.communicate()
 
 
-def listening_port(pid: int) -> int:
-    inodes = {
-        os.readlink(entry).removeprefix("socket:[").rstrip("]")
-        for entry in Path(f"/proc/{pid}/fd").iterdir()
-        if entry.is_symlink()
-    }
-    rows = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-    ]
-    (port,) = {int(r[1].rsplit(":", 1)[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
-    return port
-
-
 def used(pid: int) -> tuple[float, int]:
     """Resident MiB and descriptors of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -149,7 +134,8 @@ def test_strangers_and_a_flooded_store_cost_no_member_its_place_and_a_newcomer_c
         member.next(size=3)
     status = command("--status", master.url, "--json", "--token-file", str(tokens))
     ids = {m["process"]: int(m["id"], 16) for m in json.loads(status.stdout)["members"]}
-    lanes = [(listening_port(member.pid), ids[member.pid]) for member in members]
+    ports = [listening_ports(member.pid) for member in members]
+    lanes = [(port, ids[m.pid]) for m, (port,) in zip(members, ports, strict=True)]
     # With a key of small order anybody could compute the secret that its holder shares with others.
     port, peer_id = lanes[0]
     say_to(port, opening(LANE) + lane_hello(peer_id, bytes(32)) + client_hello(b"pccl1 lane"))

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from chaos.harm import KINDS, Harms
-from chaos.lines import STANDS_BY, TAKES_OVER, GrowingFile
+from chaos.lines import STANDS_BY, TAKES_OVER
 from chaos.masters import Masters
 from chaos.world import MARGIN_S, Options, Span
 from conftest import ROOT
 from wan.wan import Wan
+
+from pccl_backend.demo.growing_file import GrowingFile
 
 MASTERS = 2
 OPTIONS = Options(masters=MASTERS)

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chaos.lines import GrowingFile
 from chaos.run import why_not
 from chaos.world import NO_MASTER, Member, Options, Span, World
+
+from pccl_backend.demo.growing_file import GrowingFile
 
 
 def test_a_rank_that_found_no_master_ends_its_replica(tmp_path: Path) -> None:

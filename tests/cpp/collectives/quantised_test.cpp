@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../quantisations.h"
 #include "base/random.h"
 #include "check.h"
 #include "collectives/algorithms.h"
@@ -24,10 +25,6 @@ namespace {
 
 using Values = std::vector<float>;
 
-constexpr Quantisation kKinds[] = {Quantisation::int8_minmax, Quantisation::int8_zero_point,
-                                   Quantisation::int4_minmax, Quantisation::f16,
-                                   Quantisation::bf16,        Quantisation::f8_e4m3,
-                                   Quantisation::f8_e5m2};
 constexpr QuantisedChunks kSmall{.values = kQuantisedBlock, .under_way = 6};
 
 struct QuantisedCase {
@@ -291,7 +288,7 @@ TEST(Quantised, GivesTheSameBitsAtSites) {
       QuantisedCase c = at(sites, count);
       for (c.seed = 1; c.seed <= 6; ++c.seed) {
         c.reduce = c.seed % 3 == 0 ? ReduceOp::avg : ReduceOp::sum;
-        c.how = kKinds[c.seed % std::size(kKinds)];
+        c.how = kQuantisations[c.seed % std::size(kQuantisations)];
         run_and_check(c);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -385,7 +382,7 @@ TEST(Quantised, SmallFloatsHoldTheAverageOfLargeValues) {
 }
 
 TEST(Quantised, EveryKindSumsAndAverages) {
-  for (const Quantisation how : kKinds) {
+  for (const Quantisation how : kQuantisations) {
     for (const ReduceOp reduce : {ReduceOp::sum, ReduceOp::avg}) {
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         run_and_check({.size = 3, .count = 5001, .how = how, .reduce = reduce, .seed = seed});

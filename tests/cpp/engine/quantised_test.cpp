@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../quantisations.h"
 #include "base/random.h"
 #include "elastic_run.h"
 #include "kernels/quantise.h"
@@ -16,11 +17,6 @@ namespace pccl::testing {
 namespace {
 
 using Values = std::vector<float>;
-
-constexpr Quantisation kKinds[] = {Quantisation::int8_minmax, Quantisation::int8_zero_point,
-                                   Quantisation::int4_minmax, Quantisation::f16,
-                                   Quantisation::bf16,        Quantisation::f8_e4m3,
-                                   Quantisation::f8_e5m2};
 
 OpRequest quantised(Values& values, Quantisation how, ReduceOp op = ReduceOp::sum) {
   OpRequest request = all_reduce(values, op);
@@ -72,7 +68,7 @@ void reduce_and_check(FixedWorld& world, std::vector<Values> memory, Quantisatio
 
 TEST(Quantised, EveryKindGivesTheBitsOfADirectComputationAtEveryRank) {
   FixedWorld world(3);
-  for (const Quantisation how : kKinds) {
+  for (const Quantisation how : kQuantisations) {
     for (const std::size_t count : {0U, 1U, 255U, 257U, 5000U, 500001U}) {
       std::vector<Values> memory;
       for (std::size_t r = 0; r < 3; ++r) memory.push_back(contribution(r, count));
@@ -90,7 +86,7 @@ TEST(Quantised, MoreChunksThanMayBeUnderWay) {
 
 TEST(Quantised, SpecialValuesSpoilTheirBlocksAlone) {
   FixedWorld world(2);
-  for (const Quantisation how : kKinds) {
+  for (const Quantisation how : kQuantisations) {
     Values odd(6 * kQuantisedBlock, 0.5F);
     odd[3] = std::numeric_limits<float>::quiet_NaN();
     odd[kQuantisedBlock + 3] = -std::numeric_limits<float>::infinity();
@@ -158,7 +154,7 @@ void expect_both_descriptions(const std::shared_ptr<Ticket>& ticket, Quantisatio
 
 TEST(Quantised, RanksThatDifferFailWithBothDescriptions) {
   FixedWorld world(2);
-  for (const Quantisation how : kKinds) {
+  for (const Quantisation how : kQuantisations) {
     std::vector<Values> memory{contribution(0, 100000), contribution(1, 100000)};
     const auto a = world.engines[0]->post(world.group, quantised(memory[0], how));
     const auto b = world.engines[1]->post(world.group, all_reduce(memory[1]));

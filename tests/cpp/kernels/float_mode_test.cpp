@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../quantisations.h"
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 
@@ -92,9 +93,7 @@ std::string results(const std::vector<float>& a, const std::vector<float>& b,
     add_sum(all, low, low, dtype);
     add_sum(all, high, low, dtype);
   }
-  for (const Quantisation how :
-       {Quantisation::int8_minmax, Quantisation::int8_zero_point, Quantisation::int4_minmax,
-        Quantisation::f16, Quantisation::bf16, Quantisation::f8_e4m3, Quantisation::f8_e5m2}) {
+  for (const Quantisation how : kQuantisations) {
     std::vector<std::byte> codes(quantised_bytes(kModesCount, how));
     quantise(codes.data(), a.data(), kModesCount, how);
     add_bytes(all, codes);

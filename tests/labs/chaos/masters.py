@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.lines import GrowingFile, is_in_charge
+from chaos.lines import is_in_charge
 from wan.wan import Wan
+
+from pccl_backend.demo.growing_file import GrowingFile
 
 PORT = 48148
 ETCD_PORT, ETCD_PEER_PORT = 2379, 2380

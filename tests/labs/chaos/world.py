@@ -19,11 +19,11 @@ from typing import Any
 
 from carriers import CARRIERS
 from chaos import work
-from chaos.lines import GrowingFile
 from chaos.masters import ETCDS, LEASE_S, Masters, Server
 from wan.wan import Wan
 
 from pccl_backend._cli import PATIENCE_MARGIN_S
+from pccl_backend.demo.growing_file import GrowingFile
 
 ROOT = Path(__file__).resolve().parents[3]
 EVICTED, NO_MASTER = 75, 76  # exit statuses of chaos.member, which is not imported: it loads torch
