@@ -126,8 +126,7 @@ class Link : public LaneOwner {
     std::unique_ptr<Timer> deadline;
     std::uint64_t deadline_at_ms = 0;
     std::uint64_t deadline_after_ms = 0;
-    bool overdue =
-        false;  // the deadline is over, and waits for the answer to a proof that was sent
+    bool overdue = false;  // the deadline is over, and waits for the answer to a proof sent before
   };
   State state = State::opening;
   std::optional<Opening> opening = Opening();  // there in State::opening
