@@ -161,8 +161,9 @@ class Options:
         stall_timeout_s: Elastic groups: when all members have called an operation and none of its
             data has moved for so many seconds, pccl replaces the link to the peer whose data is
             missing; after as many seconds again that peer is lost. PCCL_STALL_TIMEOUT_S.
-        goodbye_timeout_s: Seconds for which a process that ends goes on sending data that other
-            ranks still need from it. PCCL_GOODBYE_TIMEOUT_S.
+        goodbye_timeout_s: A process that ends sends what other ranks still need from it as long as
+            bytes move, 30 minutes (or this time, if it is longer) at most; a link over which
+            nothing has moved for so many seconds is closed. PCCL_GOODBYE_TIMEOUT_S.
         preimage_bytes: Bytes for the copies from which tensors are restored after a loss.
             PCCL_PREIMAGE_BYTES, which takes units: 500MB, 2GiB.
         step_timeout_s: Seconds after which `refresh` evicts the members that have not come; None:

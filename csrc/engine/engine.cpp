@@ -2,9 +2,12 @@
 // been published there.
 #include "engine/engine.h"
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -33,7 +36,7 @@ class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
       : options_(options), loop_(options_.threads), core_(std::in_place, network_, options_) {}
-  ~ThreadedEngine() override { shutdown({}); }
+  ~ThreadedEngine() override { shutdown({}, nullptr); }
 
   Error open() {
     Error error = core_->listen();
@@ -177,18 +180,17 @@ class ThreadedEngine : public Engine {
     });
   }
 
-  void shutdown(const std::string& failure) override {
+  void shutdown(const std::string& failure, const std::function<bool()>& gives_up) override {
     if (!calls_.can_join()) return;
     const bool first = calls_.stop([this, failure] {
+      pulse_ = loop_.timer(kPulseMs, kPulseMs, [this] { ++pulses_; });
       core_->shutdown(failure, [this] {
+        pulse_.reset();
         goodbye_->complete({});
         loop_.stop();
       });
     });
-    if (first && !goodbye_->wait(options_.goodbye_timeout_ms + Calls::kAnswerMs)) {
-      log_warning("the engine did not finish its goodbyes in time");
-      loop_.stop();
-    }
+    if (first) wait_for_goodbye(gives_up);
     calls_.join();
   }
 
@@ -209,6 +211,22 @@ class ThreadedEngine : public Engine {
   }
 
  private:
+  /// How long it takes to send what others need is decided there (GoodbyeTime), as long as the
+  /// engine's thread moves.
+  void wait_for_goodbye(const std::function<bool()>& gives_up) {
+    std::uint64_t seen = pulses_;
+    for (std::uint64_t still_ms = 0; !goodbye_->wait(kPulseMs); still_ms += kPulseMs) {
+      const std::uint64_t pulses = pulses_;
+      if (std::exchange(seen, pulses) != pulses) still_ms = 0;
+      const bool given_up = gives_up && gives_up();
+      if (!given_up && still_ms < Calls::kAnswerMs) continue;
+      if (!given_up) log_warning("the engine's thread is busy, and does not say goodbye");
+      return loop_.stop();
+    }
+  }
+
+  static constexpr std::uint64_t kPulseMs = 100;
+
   EngineOptions options_;
   Loop loop_;
   TcpNetwork network_{loop_, KeyPair::make(), options_.tokens};
@@ -219,6 +237,8 @@ class ThreadedEngine : public Engine {
   PublicKey key_{};
   std::uint16_t port_ = 0;
   std::shared_ptr<Ticket> goodbye_ = std::make_shared<Ticket>();
+  std::unique_ptr<Timer> pulse_;  // while the engine says goodbye
+  std::atomic<std::uint64_t> pulses_ = 0;
   mutable std::mutex views_mutex_;  // of what the engine publishes; held for a copy of a pointer
   std::unordered_map<GroupId, std::shared_ptr<const GroupView>> views_;
 };

@@ -83,10 +83,12 @@ class Engine {
   virtual void close(GroupId group, const std::string& failure = {}) = 0;
   /// Fails all pending operations of the group, and tells the other members.
   virtual void abort(GroupId group, const std::string& why) = 0;
-  /// Closes all groups, waits up to options.goodbye_timeout_ms, ends the thread. Idempotent.
-  /// `failure`: the error that ends the program, for the other members and the master's log; empty:
-  /// it ends in good order.
-  virtual void shutdown(const std::string& failure = {}) = 0;
+  /// Closes all groups, sends what others still need as long as it moves (GoodbyeTime, of which
+  /// options.goodbye_timeout_ms is `quiet_ms`), ends the thread. Idempotent. `failure`: the error
+  /// that ends the program, for the other members and the master's log; empty: it ends in good
+  /// order. `gives_up`: asked now and then, on the calling thread; true: it waits no longer.
+  virtual void shutdown(const std::string& failure = {},
+                        const std::function<bool()>& gives_up = nullptr) = 0;
   /// Ends as a SIGKILL does: closes every descriptor without a goodbye, and runs nothing any more.
   /// For tests of the other processes.
   virtual void vanish() = 0;

@@ -275,7 +275,7 @@ void EngineCore::shutdown(const std::string& failure, std::function<void()> done
   std::vector<GroupId> ids;
   for (const auto& [id, group] : groups_) ids.push_back(id);
   for (const GroupId id : ids) close(id, failure);
-  links_->shutdown(options_.goodbye_timeout_ms, std::move(done));
+  links_->shutdown({options_.goodbye_timeout_ms}, std::move(done));
 }
 
 void EngineCore::broken(const Error& error) {

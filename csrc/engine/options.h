@@ -27,7 +27,9 @@ struct EngineOptions {
   std::uint64_t stall_timeout_ms = 15000;
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // copies of outputs, to restore them after a loss
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
-  std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
+  // At the end of the process: a link over which nothing moves for so long sends no more of what
+  // others need (GoodbyeTime).
+  std::uint64_t goodbye_timeout_ms = 5000;
   LinkOptions links;
   std::shared_ptr<const Tokens> tokens = nullptr;  // with which it enters a run; null: none
 };

@@ -73,7 +73,7 @@ void EngineOwner::at_shutdown(std::weak_ptr<void> owner, std::function<void()> f
   at_shutdown_.push_back({std::move(owner), std::move(function)});
 }
 
-void EngineOwner::shutdown(const std::string& failure) {
+void EngineOwner::shutdown(const std::string& failure, const std::function<bool()>& gives_up) {
   if (forked()) return;
   std::shared_ptr<Engine> engine;
   std::vector<AtShutdown> entries;
@@ -83,7 +83,7 @@ void EngineOwner::shutdown(const std::string& failure) {
     entries = std::exchange(at_shutdown_, {});
   }
   if (engine) {
-    engine->shutdown(failure);
+    engine->shutdown(failure, gives_up);
     Engine* ended = engine.get();  // another thread may have made a new one meanwhile
     current_.compare_exchange_strong(ended, nullptr);
   }

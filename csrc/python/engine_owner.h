@@ -39,8 +39,8 @@ class EngineOwner {
   void at_shutdown(std::weak_ptr<void> owner, std::function<void()> function);
 
   /// Ends the engine in good order. A later engine() makes another one.
-  /// `failure`: as Engine::shutdown.
-  void shutdown(const std::string& failure = {});
+  /// `failure`, `gives_up`: as Engine::shutdown.
+  void shutdown(const std::string& failure = {}, const std::function<bool()>& gives_up = nullptr);
 
   /// Called in a forked child, which must not use the engine.
   [[nodiscard]] bool forked() const { return forked_.load(std::memory_order_relaxed); }

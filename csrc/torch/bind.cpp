@@ -6,6 +6,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "torch/errors.h"
 #include "torch/group_context.h"
 #include "torch/staging.h"
+#include "torch/work.h"
 #include "trust/token_file.h"
 
 namespace pccl {
@@ -145,21 +147,40 @@ std::string library_with(const std::string& symbol) {
   return *library;
 }
 
+/// What others still need may take long: Ctrl-C ends the wait.
 void shut_down(const std::string& failure) {
-  const GilRelease release;
-  EngineOwner::instance().shutdown(failure);
-  if (EngineOwner::instance().forked()) return;
-  drain_python_threads();
+  std::exception_ptr signal;
+  {
+    const GilRelease release;
+    EngineOwner::instance().shutdown(failure, [&signal] {
+      try {
+        check_signals();
+      } catch (const py::error_already_set&) {
+        signal = std::current_exception();
+      }
+      return signal != nullptr;
+    });
+    if (!EngineOwner::instance().forked()) drain_python_threads();
+  }
+  if (signal) std::rethrow_exception(signal);
 }
 
 /// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
 /// any more.
 void end(const std::string& failure) {
   interpreter_ends();
-  shut_down(failure);
-  const GilRelease release;
-  end_python_threads();
-  if (!EngineOwner::instance().forked()) drain_python_threads();
+  std::exception_ptr signal;
+  try {
+    shut_down(failure);
+  } catch (const py::error_already_set&) {
+    signal = std::current_exception();
+  }
+  {
+    const GilRelease release;
+    end_python_threads();
+    if (!EngineOwner::instance().forked()) drain_python_threads();
+  }
+  if (signal) std::rethrow_exception(signal);
 }
 
 }  // namespace

@@ -158,8 +158,10 @@ class Lane {
   [[nodiscard]] virtual std::size_t cancel(MemoryToken token) = 0;
 
   /// Sends the queued frames and a goodbye; then reads no more frames, and waits until the other
-  /// side closes.
-  virtual void close() = 0;
+  /// side closes, or until no byte has moved for `quiet_ms`. Called again it changes that time.
+  virtual void close(std::uint64_t quiet_ms) = 0;
+  /// Has it ended because no byte moved?
+  [[nodiscard]] virtual bool gave_up() const { return false; }
   /// Closes at once; no callback comes any more.
   virtual void end() = 0;
   [[nodiscard]] virtual bool open() const = 0;

@@ -380,12 +380,17 @@ void Link::cancel(MemoryToken token) {
   if (started_) flush_bulk();
 }
 
-void Link::close() {
+void Link::close(std::uint64_t quiet_ms) {
   state = State::closing;
   widening.reset();
   relane.reset();
   joining.clear();
-  for (const Held& held : lanes_) held.lane->close();
+  for (const Held& held : lanes_) held.lane->close(quiet_ms);
+}
+
+bool Link::gave_up() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const Held& held) { return held.lane->gave_up(); });
 }
 
 void Link::end() {

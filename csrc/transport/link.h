@@ -104,7 +104,11 @@ class Link : public LaneOwner {
                     std::uint64_t cookie, std::optional<AreaPlace> place = {});
   /// Goes on with what other tokens have queued.
   void cancel(MemoryToken token);
-  void close();
+  /// Sends what is queued; ends where nothing moves for `quiet_ms`. Called again it changes that
+  /// time.
+  void close(std::uint64_t quiet_ms);
+  /// Has a lane ended so?
+  [[nodiscard]] bool gave_up() const;
   void end();
 
   [[nodiscard]] PeerId peer() const { return handle.peer; }

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "transport/area.h"
+#include "transport/closing_links.h"
 #include "transport/helpers.h"
 #include "transport/lane_gate.h"
 #include "transport/last_word.h"
@@ -50,6 +51,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         area_(std::move(area)),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
               std::move(listening)),
+        closing_(loop, [this](std::shared_ptr<Link> link) { bury(std::move(link)); }),
         parking_(loop, options.bulk_lanes + 1),
         reports_(loop, [this](const LinkReport& report) { tell(report); }) {
     if (area_) loop_.registry().add(area_->descriptor());
@@ -113,7 +115,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     const auto found = links_.find(peer);
     return found == links_.end() ? 0 : found->second->queued_message_bytes();
   }
-  void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
+  void shutdown(const GoodbyeTime& time, std::function<void()> done) override;
 
  private:
   // LinkOwner
@@ -125,7 +127,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   }
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
   void link_lacks(Link& link) override;
-  void link_closed(Link& link) override;
+  void link_closed(Link& link) override { closing_.over(link); }
 
   // LaneGateOwner
   [[nodiscard]] bool may_dial(const LaneHello& hello) override;
@@ -167,7 +169,6 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   }
   std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
-  void finish_shutdown();
   template <typename Body>
   void moving(Link& link, Body body);
   void end_starved(Link& link);
@@ -183,7 +184,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::shared_ptr<OwnArea> area_;    // null: links within the machine have none
   LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
-  std::vector<std::shared_ptr<Link>> closing_;   // send their rest
+  ClosingLinks closing_;
   std::vector<std::shared_ptr<Link>> buried_;    // freed when no call on the stack uses them
   std::map<PeerId, std::uint64_t> small_paths_;  // since when they carry small packets only
   Parking parking_;
@@ -194,8 +195,6 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::uint64_t bytes_received_ = 0;
   std::uint64_t segment_bytes_received_ = 0;
   bool shut_ = false;
-  std::function<void()> shutdown_done_;
-  std::unique_ptr<Timer> shutdown_deadline_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -469,8 +468,7 @@ void TcpLinks::close(PeerId peer) {
   const std::shared_ptr<Link> link = take(peer);
   if (!link) return;
   if (link->state != Link::State::up && link->state != Link::State::proven) return bury(link);
-  closing_.push_back(link);
-  link->close();
+  closing_.add(link);
 }
 
 void TcpLinks::drop(PeerId peer) {
@@ -490,37 +488,12 @@ void TcpLinks::bury(std::shared_ptr<Link> link) {
   });
 }
 
-void TcpLinks::link_closed(Link& link) {
-  const auto found = std::find_if(closing_.begin(), closing_.end(),
-                                  [&](const auto& held) { return held.get() == &link; });
-  if (found == closing_.end()) return;
-  const std::shared_ptr<Link> held = std::move(*found);
-  closing_.erase(found);
-  bury(held);
-  if (closing_.empty() && shutdown_done_) finish_shutdown();
-}
-
-void TcpLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
+void TcpLinks::shutdown(const GoodbyeTime& time, std::function<void()> done) {
   shut_ = true;
-  shutdown_done_ = std::move(done);
   gate_.close();
   parking_.clear();
   while (!links_.empty()) close(links_.begin()->first);
-  if (closing_.empty()) return finish_shutdown();
-  shutdown_deadline_ = loop_.timer(deadline_ms, 0, [this] {
-    while (!closing_.empty()) {
-      const std::shared_ptr<Link> late = closing_.back();
-      closing_.pop_back();
-      bury(late);
-    }
-    finish_shutdown();
-  });
-}
-
-void TcpLinks::finish_shutdown() {
-  shutdown_deadline_.reset();
-  if (!shutdown_done_) return;
-  loop_.defer(std::exchange(shutdown_done_, nullptr));
+  closing_.finish(time, std::move(done));
 }
 
 // ---------------------------------------------------------------------------------------- data
@@ -583,11 +556,7 @@ void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std:
 void TcpLinks::cancel(MemoryToken token) {
   if (token == 0) return;
   for (const auto& [peer, link] : links_) moving(*link, [&] { link->cancel(token); });
-  for (std::size_t i = 0; i < closing_.size();) {
-    const std::shared_ptr<Link> link = closing_[i];
-    moving(*link, [&] { link->cancel(token); });
-    if (i < closing_.size() && closing_[i] == link) ++i;  // else it has ended, for want of memory
-  }
+  closing_.each([&](Link& link) { moving(link, [&] { link.cancel(token); }); });
   reports_.cancel(token);
 }
 

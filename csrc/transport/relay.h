@@ -72,7 +72,7 @@ class RelayLinks final : public Links, private DirectEvents {
   }
   [[nodiscard]] std::uint64_t bytes_relayed() const override { return passage_->bytes(); }
   [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override;
-  void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
+  void shutdown(const GoodbyeTime& time, std::function<void()> done) override;
 
  private:
   enum class State : std::uint8_t { opening, up, failed };
@@ -173,7 +173,8 @@ class RelayLinks final : public Links, private DirectEvents {
   void let_go(PeerId peer, bool in_order);
   void look(PeerId peer);
   void end_leaving(PeerId peer);
-  void finish_shutdown(std::uint64_t left_ms);
+  [[nodiscard]] std::uint64_t moved_by_rests() const;
+  void finish_shutdown(const GoodbyeTime& time);
   [[nodiscard]] bool is_leaving(PeerId peer) const { return leaving_.contains(peer); }
 
   Clock& clock_;

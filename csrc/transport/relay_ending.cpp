@@ -6,6 +6,7 @@
 // owner hears nothing of it any more, and it is closed when it carries nothing, or when nothing has
 // moved for kHandshakeMs.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/limits.h"
@@ -199,27 +200,49 @@ void RelayLinks::end_leaving(PeerId peer) {
   direct_->close(peer);
 }
 
-void RelayLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
+void RelayLinks::shutdown(const GoodbyeTime& time, std::function<void()> done) {
   shutdown_done_ = std::move(done);
   for (auto& [peer, far] : far_) {
     if (far.state == State::up) owe(std::move(far));
   }
   far_.clear();
-  if (closing_.empty()) return finish_shutdown(deadline_ms);
-  // Of the time a part stays for the links that these go over.
-  const std::uint64_t until_ms = clock_.now_ms() + deadline_ms;
-  shutdown_look_ = clock_.timer(kLeavingLookMs, kLeavingLookMs, [this, until_ms, deadline_ms] {
-    const std::uint64_t now = clock_.now_ms();
-    if (!closing_.empty() && now + deadline_ms / 4 < until_ms) return;
-    finish_shutdown(until_ms > now ? until_ms - now : 0);
-  });
+  if (closing_.empty()) return finish_shutdown(time);
+  for (auto& [peer, rest] : closing_) rest.deadline.reset();
+  const std::uint64_t began_ms = clock_.now_ms();
+  shutdown_look_ = clock_.timer(
+      kLeavingLookMs, kLeavingLookMs,
+      [this, time, began_ms, moved = moved_by_rests(), moved_at_ms = began_ms]() mutable {
+        const std::uint64_t now = clock_.now_ms();
+        if (const std::uint64_t moves = moved_by_rests(); moves != std::exchange(moved, moves)) {
+          moved_at_ms = now;
+        }
+        // A part of each time stays for the links that these go over.
+        const GoodbyeTime rests{time.quiet_ms / 4 * 3, time.all_ms / 4 * 3};
+        const std::uint64_t passed_ms = now - began_ms;
+        if (!closing_.empty() && now - moved_at_ms < rests.quiet_ms && passed_ms < rests.all_ms) {
+          return;
+        }
+        const std::uint64_t left_ms = time.all_ms - std::min(time.all_ms, passed_ms);
+        finish_shutdown({time.quiet_ms, left_ms});
+      });
 }
 
-void RelayLinks::finish_shutdown(std::uint64_t left_ms) {
+/// Grows while a rest moves: segments that have left, and what of these has arrived at the peer in
+/// between.
+std::uint64_t RelayLinks::moved_by_rests() const {
+  std::uint64_t moved = 0;
+  for (const auto& [peer, rest] : closing_) {
+    const auto link = direct_->view(rest.via);
+    moved += rest.sent + (link ? link->bytes_arrived : 0);
+  }
+  return moved;
+}
+
+void RelayLinks::finish_shutdown(const GoodbyeTime& time) {
   while (!closing_.empty()) end_rest(closing_.begin()->first);
   leaving_.clear();
   shutdown_look_.reset();
-  direct_->shutdown(left_ms, std::exchange(shutdown_done_, nullptr));
+  direct_->shutdown(time, std::exchange(shutdown_done_, nullptr));
 }
 
 }  // namespace pccl

@@ -480,13 +480,16 @@ std::size_t StreamLane::cancel(MemoryToken token) {
   return dropped;
 }
 
-void StreamLane::close() {
-  if (!open() || closing_) return;
-  closing_ = true;
+void StreamLane::close(std::uint64_t quiet_ms) {
+  if (!open()) return;
+  quiet_ms_ = quiet_ms;
+  const std::uint64_t look_ms = std::max<std::uint64_t>(1, quiet_ms / 4);
+  progress_ = loop_.timer(look_ms, look_ms, [this] { watch_progress(); });
+  if (std::exchange(closing_, true)) return;
   last_.reset();
+  moved_at_ms_ = loop_.now_ms();
   written_before_ = written_;
   unacknowledged_before_ = stream_->unacknowledged_bytes();
-  progress_ = loop_.timer(kHandshakeMs, kHandshakeMs, [this] { watch_progress(); });
   watch();  // the goodbye goes out from the loop: this may be called inside lane_sent
 }
 
@@ -495,7 +498,10 @@ void StreamLane::watch_progress() {
   // nothing is given up, whatever comes over it.
   const std::size_t unacknowledged = stream_->unacknowledged_bytes();
   const bool sends = unacknowledged > 0 && unacknowledged != unacknowledged_before_;
-  if (!sends && !held_ && (written_ == written_before_ || shut_)) {
+  const bool moves = sends || held_ || (written_ != written_before_ && !shut_);
+  if (moves) moved_at_ms_ = loop_.now_ms();
+  if (!moves && loop_.now_ms() - moved_at_ms_ >= quiet_ms_) {
+    gave_up_ = true;
     end();
     return owner_.lane_closed(*this);
   }

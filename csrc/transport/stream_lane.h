@@ -61,7 +61,8 @@ class StreamLane final : public Lane, private RateQueue::Sender, private Mover {
   [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
   [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override;
-  void close() override;
+  void close(std::uint64_t quiet_ms) override;
+  [[nodiscard]] bool gave_up() const override { return gave_up_; }
   void end() override;
   [[nodiscard]] bool open() const override { return stream_->open(); }
 
@@ -190,6 +191,10 @@ class StreamLane final : public Lane, private RateQueue::Sender, private Mover {
   std::unique_ptr<Timer> last_;  // of a connection that takes nothing any more
   std::uint64_t moved_ = 0;      // bytes, either way
   std::uint64_t written_ = 0;
+  // While it closes.
+  bool gave_up_ = false;
+  std::uint64_t quiet_ms_ = 0;     // it ends when so long nothing has moved
+  std::uint64_t moved_at_ms_ = 0;  // something has
   std::uint64_t written_before_ = 0;
   std::size_t unacknowledged_before_ = 0;
 };

@@ -187,6 +187,15 @@ struct LinkView {
   std::vector<LaneView> lanes;      // those open, the small one first; of Links::views alone
 };
 
+/// For how long a process that ends sends what others still need.
+struct GoodbyeTime {
+  /// c10d's time-out of an operation, unless a program sets another one: nobody waits longer for
+  /// data.
+  static constexpr std::uint64_t kAllMs = 30ULL * 60 * 1000;
+  std::uint64_t quiet_ms = 0;     // a link over which nothing moves for so long ends
+  std::uint64_t all_ms = kAllMs;  // all links end, however they move; quiet_ms at least
+};
+
 /// A link has a small lane, its first, and bulk lanes, which join it: the side that dials adds
 /// `bulk_lanes` bulk lanes at once. Control messages and segments of up to kSmallSegmentBytesMax go
 /// over the small lane. Larger segments go over the bulk lanes; as long as there is none, over the
@@ -250,9 +259,9 @@ class LinksBase {
   /// Payload bytes queued and not yet taken by the kernel, to one peer.
   [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;
 
-  /// Stops listening, sends the queue of every link until the other side has closed it or
-  /// `deadline_ms` has passed, then calls `done`.
-  virtual void shutdown(std::uint64_t deadline_ms, std::function<void()> done) = 0;
+  /// Stops listening, sends the queue of every link until the other side has closed it or the time
+  /// is over, then calls `done`.
+  virtual void shutdown(const GoodbyeTime& time, std::function<void()> done) = 0;
 };
 
 /// The links of this process: one for each peer, shared by all groups, direct or over a third peer.

@@ -69,7 +69,7 @@ class FakeLinks : public Links {
   [[nodiscard]] std::uint64_t rate_held_ms() const override { return held_ms; }
   [[nodiscard]] std::string opening_text(PeerId) const override { return opening; }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
-  void shutdown(std::uint64_t, std::function<void()>) override {}
+  void shutdown(const GoodbyeTime&, std::function<void()>) override {}
   void open_via(const Handle&, PeerId, std::uint64_t) override {}
   [[nodiscard]] std::optional<PeerId> via(PeerId peer) const override {
     const auto found = vias.find(peer);

@@ -371,7 +371,7 @@ TEST(CappedLane, one_that_is_closed_sends_its_frames_and_then_its_goodbye) {
   for (int i = 0; i < 4; ++i) at.lane->send(at.segment(60000, SegmentKind::collective));
   at.lane->send(at.segment(60000, SegmentKind::eager));
   EXPECT_EQ(at.rate.waiting(), 1U);
-  at.lane->close();
+  at.lane->close(kHandshakeMs);
   std::size_t came = 0;
   ASSERT_TRUE(test::poll_until(at.loop, [&] {
     came += at.drain();

@@ -372,7 +372,7 @@ TEST(Join, a_link_that_is_closed_while_lanes_join_delivers_everything_and_closes
     EXPECT_EQ(other.events.reasons[0], "the peer has closed the link") << rounds;
     EXPECT_TRUE(low_closes ? busy.up.is(busy.at_high) : busy.down.is(busy.at_low)) << rounds;
     EXPECT_EQ(other.events.controls.size(), 1U);
-    closer.links->shutdown(10000, [&] { done = true; });
+    closer.links->shutdown({10000}, [&] { done = true; });
     ASSERT_TRUE(pair.until([&] { return done; }));
     ASSERT_TRUE(test::poll_until(pair.loop, [] { return sockets() == 0U; })) << rounds;
   }

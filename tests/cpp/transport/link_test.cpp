@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/limits.h"
 #include "base/random.h"
 #include "memory_lane.h"
 #include "support.h"
@@ -183,7 +184,7 @@ TEST(Link, that_is_closed_delivers_what_was_queued_on_lanes_that_are_no_sockets)
   const auto data = numbers(8U << 20, 3);
   LinkEnds::send(ends.a, data, 1U << 20, 1);
   ends.a.link.send_message(FrameType::control, test::bytes_of("last"));
-  ends.a.link.close();
+  ends.a.link.close(kHandshakeMs);
   ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
   EXPECT_EQ(ends.b.lost, "the peer has closed the link");
   EXPECT_EQ(ends.b.memory, data);

@@ -445,37 +445,81 @@ TEST(Links, both_ends_may_close_at_once) {
   bool low_done = false;
   bool high_done = false;
   pair.low.links->send_control(pair.high_id(), bytes_of("bye"));
-  pair.low.links->shutdown(30000, [&] { low_done = true; });
-  pair.high.links->shutdown(30000, [&] { high_done = true; });
+  pair.low.links->shutdown({30000}, [&] { low_done = true; });
+  pair.high.links->shutdown({30000}, [&] { high_done = true; });
   const test::Stopwatch watch;
   ASSERT_TRUE(pair.until([&] { return low_done && high_done; }));
   EXPECT_LT(watch.ms(), 1000);
 }
 
+/// A link to a process that has a loop of its own, which only `turn` runs: it reads when a test
+/// says so.
+struct SlowReader {
+  explicit SlowReader(Pair& pair) : near(pair.low) {
+    LinkOptions options;
+    options.listen_hosts = {"127.0.0.1"};
+    links = std::move(make_tcp_links(loop, events, KeyPair::make(), options)).value();
+    const Handle there{links->self(), {"127.0.0.1:" + std::to_string(links->port())}, links->key()};
+    near.links->open(there, 30000, false);
+    links->open(near.handle(), 30000, false);
+    EXPECT_TRUE(test::poll_until(pair.loop, [&] {
+      turn();
+      return near.events.ups > 0 && events.ups > 0;
+    }));
+    events.place = place_in(memory);
+    tensor.send(*near.links, links->self(), 1U << 20, 1);
+  }
+  void turn() { loop.run_once(false); }
+
+  test::End& near;
+  Loop loop;
+  test::Recorder events;
+  std::unique_ptr<Links> links;
+  Tensor tensor{64U << 20};
+  std::vector<std::byte> memory = std::vector<std::byte>(64U << 20);
+};
+
 TEST(Links, shutdown_waits_for_a_peer_that_does_not_read_no_longer_than_its_deadline) {
-  // The other end lives on a loop that nobody runs any more: a stopped process.
-  Loop stopped;
-  test::Recorder stopped_events;
-  LinkOptions options;
-  options.listen_hosts = {"127.0.0.1"};
-  auto other = std::move(make_tcp_links(stopped, stopped_events, KeyPair::make(), options)).value();
+  test::LogLines log;
   Pair pair;
-  test::End& end = pair.low;
-  const Handle there{other->self(), {"127.0.0.1:" + std::to_string(other->port())}, other->key()};
-  end.links->open(there, 30000, false);
-  other->open(end.handle(), 30000, false);
-  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
-    stopped.run_once(false);
-    return end.events.ups > 0 && stopped_events.ups > 0;
-  }));
-  Tensor tensor(64U << 20);
-  tensor.send(*end.links, other->self(), 1U << 20, 1);
+  const SlowReader stopped(pair);
   bool done = false;
   const test::Stopwatch watch;
-  end.links->shutdown(300, [&] { done = true; });
+  stopped.near.links->shutdown({300}, [&] { done = true; });
   ASSERT_TRUE(pair.until([&] { return done; }));
   EXPECT_GE(watch.ms(), 290);
   EXPECT_LT(watch.ms(), 2000);
+  EXPECT_EQ(log.count("that it had to bring there are lost: it has taken nothing more"), 1U);
+}
+
+TEST(Links, shutdown_cuts_no_link_that_moves_however_slowly) {
+  test::LogLines log;
+  Pair pair;
+  SlowReader slow(pair);
+  bool done = false;
+  const test::Stopwatch watch;
+  slow.near.links->shutdown({300}, [&] { done = true; });
+  const auto turns = pair.loop.timer(100, 100, [&] { slow.turn(); });
+  ASSERT_TRUE(pair.until([&] { return done; }));
+  EXPECT_GE(watch.ms(), 900) << "the test shows nothing";
+  EXPECT_EQ(slow.events.arrived.size(), 64U);
+  EXPECT_TRUE(slow.tensor.is(slow.memory));
+  EXPECT_EQ(log.count("this process ends, and has been sending what others still need"), 1U);
+  EXPECT_EQ(log.count("are lost"), 0U);
+}
+
+TEST(Links, shutdown_has_a_limit_for_all_links_together) {
+  test::LogLines log;
+  Pair pair;
+  SlowReader slow(pair);
+  bool done = false;
+  const test::Stopwatch watch;
+  slow.near.links->shutdown({200, 400}, [&] { done = true; });
+  const auto turns = pair.loop.timer(100, 100, [&] { slow.turn(); });
+  ASSERT_TRUE(pair.until([&] { return done; }));
+  EXPECT_GE(watch.ms(), 390);
+  EXPECT_LT(slow.events.arrived.size(), 64U);
+  EXPECT_EQ(log.count("are lost: it has taken too long"), 1U);
 }
 
 TEST(Links, a_link_may_be_dropped_inside_each_callback) {

@@ -61,7 +61,7 @@ class MemoryLane final : public Lane {
     });
     return dropped;
   }
-  void close() override {
+  void close(std::uint64_t) override {
     closing_ = true;
     move_later();
   }

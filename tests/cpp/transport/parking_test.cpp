@@ -23,7 +23,7 @@ TEST(Parking, who_closes_a_link_that_nobody_asked_for_does_not_wait_for_its_read
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   bool done = false;
   const test::Stopwatch watch;
-  pair.low.links->shutdown(30000, [&] { done = true; });
+  pair.low.links->shutdown({30000}, [&] { done = true; });
   ASSERT_TRUE(pair.until([&] { return done; }));
   EXPECT_LT(watch.ms(), static_cast<std::int64_t>(kHandshakeMs));
   EXPECT_EQ(pair.high.events.ups, 0);
@@ -40,7 +40,7 @@ TEST(Parking, a_closed_link_is_seen_behind_the_joined_frames_of_its_encrypted_la
   ASSERT_TRUE(test::poll_until(pair.loop, [&] { return joining.ms() > 500; }));
   bool done = false;
   const test::Stopwatch watch;
-  pair.low.links->shutdown(30000, [&] { done = true; });
+  pair.low.links->shutdown({30000}, [&] { done = true; });
   ASSERT_TRUE(pair.until([&] { return done; }));
   EXPECT_LT(watch.ms(), static_cast<std::int64_t>(kHandshakeMs) / 2);
 }

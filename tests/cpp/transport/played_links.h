@@ -57,7 +57,7 @@ class PlayedLinks final : public DirectLinks {
   [[nodiscard]] std::uint64_t segment_bytes_received() const override { return 0; }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
   [[nodiscard]] std::size_t queued_message_bytes(PeerId) const override { return 0; }
-  void shutdown(std::uint64_t, std::function<void()> done) override { done(); }
+  void shutdown(const GoodbyeTime&, std::function<void()> done) override { done(); }
 
   /// What comes from another peer.
   void hear(const Passed& frame, PeerId from = kBetween) {

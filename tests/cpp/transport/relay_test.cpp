@@ -250,7 +250,7 @@ TEST(Relay, a_process_that_ends_waits_for_an_end_that_reads_nothing_as_long_as_i
   Deaf deaf;
   bool done = false;
   const test::Stopwatch watch;
-  deaf.pair.low.links->shutdown(1000, [&] { done = true; });
+  deaf.pair.low.links->shutdown({1000}, [&] { done = true; });
   ASSERT_TRUE(deaf.pair.until([&] { return done; }, 5000));
   EXPECT_GE(watch.ms(), 500);
 }
@@ -290,7 +290,7 @@ TEST(Relay, a_process_that_ends_in_good_order_owes_nothing) {
   trio.b.events.place = place_in(memory);
   tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
   bool done = false;
-  trio.a.links->shutdown(30000, [&] { done = true; });
+  trio.a.links->shutdown({30000}, [&] { done = true; });
   ASSERT_TRUE(trio.until([&] { return done && trio.b.events.arrived.size() == 20; }));
   EXPECT_TRUE(tensor.is(memory));
 }

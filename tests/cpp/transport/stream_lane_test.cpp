@@ -168,7 +168,7 @@ TEST(StreamLane, a_closed_one_ends_where_the_peer_reads_nothing_whatever_it_send
   StreamLane lane(loop, owner, Lane::Kind::small, std::move(near), false);
   lane.start();
   lane.send(message_of(100'000));
-  lane.close();
+  lane.close(kHandshakeMs);
   const auto talks = loop.timer(1000, 1000, [&] {
     static_cast<void>(far->write(std::span<const std::byte>(std::vector<std::byte>(100))));
   });
@@ -190,7 +190,7 @@ TEST(StreamLane, the_rest_of_a_closed_encrypted_lane_arrives_over_a_slow_connect
   Outgoing frame = message_of(450U << 10);
   const std::size_t all = 2 * kFrameHeaderBytes + frame.owned.size();  // and the goodbye
   lane.send(std::move(frame));
-  lane.close();
+  lane.close(kHandshakeMs);
   std::size_t received = 0;
   bool over = false;
   const auto slowly = loop.timer(200, 200, [&] {

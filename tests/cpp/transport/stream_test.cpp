@@ -10,6 +10,7 @@
 #include <array>
 #include <deque>
 
+#include "base/limits.h"
 #include "base/random.h"
 #include "memory_stream.h"
 #include "support.h"
@@ -91,13 +92,13 @@ TEST(Stream, a_lane_delivers_every_byte_whatever_the_pieces_in_which_its_stream_
     sender.flush();
     ASSERT_TRUE(test::poll_until(loop, [&] { return a.queue.empty(); }));
     sender.send(message_of("after"));
-    sender.close();
+    sender.close(kHandshakeMs);
     ASSERT_TRUE(test::poll_until(loop, [&] { return !b.over.empty(); }));
     EXPECT_EQ(b.messages, (std::vector<std::string>{"before", "after"}));
     EXPECT_EQ(static_cast<std::size_t>(b.segments), bytes / 1000);
     EXPECT_TRUE(std::equal(a.memory.begin(), a.memory.begin() + static_cast<std::ptrdiff_t>(bytes),
                            b.memory.begin()));
-    receiver.close();
+    receiver.close(kHandshakeMs);
     ASSERT_TRUE(test::poll_until(loop, [&] { return a.closed && !receiver.open(); }));
   }
 }

@@ -240,23 +240,27 @@ void SimLinks::close(PeerId peer) {
   Link& link = node.mapped();
   if (!link.wire || link.state == State::failed) return;
   link.wire->close(link.side);
-  closing_.push_back({link.wire, link.side});
-  if (!closing_timer_) {
-    closing_timer_ = process_.timer(100, 100, [this, waited = std::size_t{0}]() mutable {
-      ++waited;
-      for (const Parked& closing : std::vector<Parked>(closing_)) {
-        if (closing.wire->is_over(closing.side) || waited > kHandshakeMs / 100) {
-          finish_closing(closing.wire, closing.side);
-        }
-      }
-      if (closing_.empty()) waited = 0;
-    });
+  closing_.push_back({link.wire, link.side, link.wire->moved(link.side), process_.now_ms()});
+  if (!closing_timer_) closing_timer_ = process_.timer(100, 100, [this] { look_at_closing(); });
+}
+
+/// What moves is not cut, as in transport/stream_lane.cpp.
+void SimLinks::look_at_closing() {
+  const std::uint64_t now = process_.now_ms();
+  for (Closing& closing : closing_) {
+    const std::uint64_t moved = closing.wire->moved(closing.side);
+    if (moved != std::exchange(closing.moved, moved)) closing.moved_at_ms = now;
+  }
+  for (const Closing& closing : std::vector<Closing>(closing_)) {
+    if (closing.wire->is_over(closing.side) || now - closing.moved_at_ms > quiet_ms_) {
+      finish_closing(closing.wire, closing.side);
+    }
   }
 }
 
 void SimLinks::finish_closing(const std::shared_ptr<Wire>& wire, int side) {
   wire->shut(side, true);
-  std::erase_if(closing_, [&](const Parked& p) { return p.wire == wire; });
+  std::erase_if(closing_, [&](const Closing& c) { return c.wire == wire; });
   if (closing_.empty() && shutdown_done_) {
     shutdown_deadline_.reset();
     process_.defer(std::exchange(shutdown_done_, nullptr));
@@ -282,15 +286,16 @@ void SimLinks::give_up(PeerId peer, const std::string& reason) {
   if (link != nullptr && link->state == State::up) fail(*link, reason, false);
 }
 
-void SimLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
+void SimLinks::shutdown(const GoodbyeTime& time, std::function<void()> done) {
   shut_ = true;
   shutdown_done_ = std::move(done);
   for (auto& [peer, parked] : parked_) parked.wire->shut(parked.side, true);
   parked_.clear();
   while (!links_.empty()) close(links_.begin()->first);
   if (closing_.empty()) return process_.defer(std::exchange(shutdown_done_, nullptr));
-  shutdown_deadline_ = process_.timer(deadline_ms, 0, [this] {
-    for (const Parked& closing : std::vector<Parked>(closing_)) {
+  quiet_ms_ = time.quiet_ms;
+  shutdown_deadline_ = process_.timer(time.all_ms, 0, [this] {
+    for (const Closing& closing : std::vector<Closing>(closing_)) {
       finish_closing(closing.wire, closing.side);
     }
   });
@@ -362,7 +367,7 @@ void SimLinks::cancel(MemoryToken token) {
   for (auto& [peer, link] : links_) {
     if (link.wire) link.wire->cancel(link.side, token);
   }
-  for (const Parked& closing : closing_) closing.wire->cancel(closing.side, token);
+  for (const Closing& closing : closing_) closing.wire->cancel(closing.side, token);
   std::erase_if(told_, [token](const Told& told) {
     return told.what == Told::What::sent && told.token == token;
   });
@@ -403,7 +408,7 @@ void SimLinks::taken(Wire& wire, const Frame& frame) {
 }
 
 void SimLinks::over(Wire& wire, const std::string& reason, bool broken) {
-  for (const Parked& closing : std::vector<Parked>(closing_)) {
+  for (const Closing& closing : std::vector<Closing>(closing_)) {
     if (closing.wire.get() == &wire) return finish_closing(closing.wire, closing.side);
   }
   for (auto it = parked_.begin(); it != parked_.end(); ++it) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "transport/direct_links.h"
 #include "wires.h"
 
@@ -72,7 +73,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   [[nodiscard]] std::size_t queued_message_bytes(PeerId peer) const override {
     return queued_bytes(peer);
   }
-  void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
+  void shutdown(const GoodbyeTime& time, std::function<void()> done) override;
 
   /// Faults. The process has ended: `silent`, and nobody is told (its machine is gone).
   void ended(bool silent);
@@ -115,6 +116,12 @@ class SimLinks final : public DirectLinks, private WireEnd {
     std::shared_ptr<Wire> wire;
     int side;
   };
+  struct Closing {
+    std::shared_ptr<Wire> wire;
+    int side = 0;
+    std::uint64_t moved = 0;
+    std::uint64_t moved_at_ms = 0;
+  };
 
   Process& process() override { return process_; }
   Placement header(Wire& wire, const Frame& frame) override;
@@ -133,6 +140,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   void send(PeerId peer, FramePointer frame);
   void tell(Told told);
   void tell_owner();
+  void look_at_closing();
   void finish_closing(const std::shared_ptr<Wire>& wire, int side);
   Link* find(PeerId peer);
   Link* of(const Wire& wire);
@@ -144,7 +152,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   DirectEvents& events_;
   std::map<PeerId, Link> links_;
   std::map<PeerId, Parked> parked_;
-  std::vector<Parked> closing_;
+  std::vector<Closing> closing_;
   std::deque<Told> told_;
   bool tells_ = false;
   bool shut_ = false;
@@ -155,6 +163,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   std::function<void()> shutdown_done_;
   std::unique_ptr<Timer> shutdown_deadline_;
   std::unique_ptr<Timer> closing_timer_;
+  std::uint64_t quiet_ms_ = kHandshakeMs;  // then a link that closes and does not move ends
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
 };
 

@@ -112,6 +112,7 @@ void Wire::take(int from, std::size_t lane) {
     }
     if (count > 1 && time_.hit(20)) count = time_.between(1, count);
     frame->take(count);
+    moved_[from] += count;
     w.in_flight += std::max<std::size_t>(count, 1);
     if (frame->taken < frame->size) break;
     w.queue.pop_front();
@@ -161,6 +162,7 @@ void Wire::hand(int from, std::size_t lane) {
       std::memcpy(w.at.to + w.handed, frame->bytes.data() + w.handed, count);
     }
     w.handed += count;
+    moved_[from] += count;
     budget -= std::min(budget, std::max<std::size_t>(count, 64));
     if (count > 0 && !discards_[to]) ends_[to]->bytes(*this, *frame, count);
     if (w.handed < frame->size) {

@@ -77,6 +77,8 @@ class Wire : public std::enable_shared_from_this<Wire> {
   [[nodiscard]] bool muted() const { return muted_[0] || muted_[1]; }
   [[nodiscard]] std::size_t queued(int side) const;
   [[nodiscard]] bool flushed(int side) const;
+  /// Bytes that this side has sent, as often as they have got on; grows while it sends.
+  [[nodiscard]] std::uint64_t moved(int side) const { return moved_[side]; }
   [[nodiscard]] bool is_over(int side) const { return ends_[1 - side] == nullptr; }
   [[nodiscard]] WireEnd* end(int side) const { return ends_[side]; }
 
@@ -110,6 +112,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   bool shut_[2] = {false, false};
   bool muted_[2] = {false, false};
   std::size_t goodbyes_[2] = {0, 0};  // seen at this side
+  std::uint64_t moved_[2] = {0, 0};
 };
 
 }  // namespace pccl::sim
