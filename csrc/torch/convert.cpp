@@ -1,6 +1,7 @@
 // See convert.h.
 #include "torch/convert.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,6 +18,16 @@
 
 namespace pccl {
 namespace {
+
+/// FSDP frees the storage of a parameter, and a program may, too.
+bool has_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  if (!tensor.has_storage() || tensor.storage().data() == nullptr) return false;
+  const std::size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                       static_cast<std::size_t>(tensor.storage_offset()));
+  return needed <= tensor.storage().nbytes();
+}
 
 DType dtype_of(at::ScalarType type) {
   switch (type) {
@@ -152,6 +163,12 @@ void Call::same_type(const at::Tensor& tensor, std::size_t index) const {
     fail("invalid tensor type at index " + std::to_string(index) + " (expected " +
          c10::toString(scalar_type_) + ", got " + c10::toString(tensor.scalar_type()) +
          "): all tensors must be of one type");
+  }
+  if (!has_memory(tensor)) {
+    fail("the tensor at index " + std::to_string(index) + " has no memory for its " +
+         std::to_string(tensor.numel()) +
+         " elements: its storage was freed or made smaller, or it is of a class that wraps other " +
+         "tensors; expected a tensor with memory of its own");
   }
 }
 

@@ -132,6 +132,51 @@ def test_an_output_across_inputs_gives_no_wrong_number(run_peers: Any, tmp_path:
     assert wrong_of_overlaps(run_peers, tmp_path, True) == set()
 
 
+# ------------------------------------------------------------------------------ no memory
+
+
+def passes_tensors_without_memory(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = fixed_group(rank, world, meet)
+
+    def shrunk(count: int, left: int) -> Any:
+        tensor = torch.ones(count)
+        tensor.untyped_storage().resize_(4 * left)
+        return tensor
+
+    freed, whole = shrunk(100_000, 0), torch.ones(100_000)
+    wrapper = torch.Tensor._make_wrapper_subclass(torch.Tensor, (100_000,))  # type: ignore[attr-defined]
+    calls: dict[str, Callable[[], Any]] = {
+        "freed": lambda: dist.all_reduce(freed),
+        "a part is left": lambda: dist.all_reduce(shrunk(100_000, 99_999)),
+        "a view beyond the end": lambda: dist.all_reduce(shrunk(4, 3).view(2, 2).t()),
+        "a wrapper": lambda: dist.all_reduce(wrapper),
+        "an input": lambda: dist.all_gather_into_tensor(whole.repeat(world), freed),
+        "an output": lambda: dist.all_gather([whole, freed], whole),
+        "a message": lambda: dist.send(freed, 1 - rank),
+        "a receive": lambda: dist.recv(freed, 1 - rank),
+    }
+    texts = {name: failure(call) for name, call in calls.items()}
+    empty = shrunk(0, 0)
+    dist.all_reduce(empty)
+    dist.all_reduce(whole)
+    say(texts=texts, sums=whole.unique().tolist())
+    dist.barrier()
+
+
+def test_a_tensor_whose_memory_was_freed_is_an_error_at_the_call(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    peers = run_peers(passes_tensors_without_memory, 2, 2, str(tmp_path / "meet"))
+    for peer in peers:
+        line = peer.next()
+        assert line["sums"] == [2.0]
+        for name, text in line["texts"].items():
+            assert "has no memory for its" in text, (name, text)
+        peer.finish()
+
+
 # ------------------------------------------------------------------------------ one tensor, twice
 
 
