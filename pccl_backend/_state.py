@@ -206,8 +206,7 @@ class Exchange:
             if snapshot.digest != digest:
                 raise ProtocolError(
                     "the state that was fetched does not have the root that the members agreed "
-                    "on: a plain value is not what it was set to, two tensors share memory here "
-                    "and not there, or something else wrote to the state"
+                    f"on: {self._other_than(manifest)}"
                 )
             return snapshot
 
@@ -223,6 +222,25 @@ class Exchange:
         snapshot: Snapshot = or_back(replace, way_back, INTERRUPTS_MAX)
         fetched.clear()
         return snapshot
+
+    def _other_than(self, manifest: Manifest) -> str:
+        """What is other than in `manifest`, of which this state was made, and why that may be."""
+        mine = plain_of(self._mapping)
+        for name in sorted(mine.keys() | manifest.values.keys()):
+            values = [of.get(name, ...) for of in (mine, manifest.values)]
+            if ... in values or _encode(values[0], name, 0) != _encode(values[1], name, 0):
+                return (
+                    f"state[{name!r}] is not what it was set to; expected a load_state_dict after "
+                    "which state_dict returns the same at once, and the same objects and options "
+                    "at all members"
+                )
+        for entry in manifest.tensors:
+            if self._digests.get(entry.name) != entry.digest:
+                return (
+                    f"state[{entry.name!r}] is not what was written to it: it shares memory with "
+                    "another tensor here and not there, or something else wrote to it"
+                )
+        return "something else wrote to the state"
 
     def _write_devices(self, names: Iterable[str]) -> None:
         """Tensors whose host memory is a copy get what it holds."""

@@ -11,7 +11,7 @@ import torch
 from test_state import BreaksOff, Sources, agree, hasher
 from torch import nn
 
-from pccl_backend import PeerLostError, SharedState
+from pccl_backend import PeerLostError, ProtocolError, SharedState
 from pccl_backend._shared_state import TENSOR
 from pccl_backend._state import Exchange, SourceFailedError
 
@@ -289,6 +289,24 @@ def test_plain_values_of_an_object_come_in_the_classes_that_it_has() -> None:
     assert mine.pair[1].y == 3
     assert mine.named.name == "m"
     assert before["counts"] == {}, "what the object had is unchanged"
+
+
+class Late(Meter):
+    """Takes what it is given when it is used next, as some data loaders do."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state
+
+
+def test_an_object_that_takes_its_value_later_is_named() -> None:
+    theirs = Late()
+    theirs.seen.update("ab")
+    offer = Exchange(SharedState(loader=theirs, w=torch.ones(2), step=5), hasher).snapshot()
+    mine = SharedState(loader=Late(), w=torch.zeros(2), step=0)
+    text = r"members agreed on: state\['loader'\] is not what it was set to"
+    with pytest.raises(ProtocolError, match=text):
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+    assert mine["w"].tolist() == [0.0, 0.0]
 
 
 def test_keys_keep_the_order_that_they_have_here() -> None:
