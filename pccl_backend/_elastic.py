@@ -138,6 +138,7 @@ class ElasticRun:
         named = {f"optimizer{i if several else ''}": o for i, o in enumerate(optimizers)}
         self.state = _RunState(model=inner, **named, **{"step": 0, **state})
         self._optimizers = tuple(optimizers)
+        self._unscheduled = _unscheduled(optimizers, state)
         self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
         self._step_counted = False
         self._closures = 0  # that run now
@@ -402,6 +403,10 @@ class ElasticRun:
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._stepped |= {i for i, o in enumerate(self._optimizers) if o is optimizer}
+        # Not before: the program may make its schedulers after the run.
+        if optimizer in self._unscheduled:
+            self._unscheduled.remove(optimizer)
+            _warn_of_scheduler(optimizer)
         if len(self._stepped) == len(self._optimizers) and not self.failed:
             self._count_step()  # what the program reads from here on is of this step
 
@@ -483,8 +488,9 @@ def elastic(
         optimizers: The optimizers of the model's parameters.
         group: The elastic group; None: that of this process.
         state: Further things to share, by name, as SharedState takes them: schedulers, a
-            torch.amp.GradScaler, an ElasticSampler, plain values. The plain value "step" is the
-            number from which steps are counted (0).
+            torch.amp.GradScaler, an ElasticSampler, an average of the weights, plain values. A
+            newcomer whose scheduler or scaler is not in it trains another model than the others.
+            The plain value "step" is the number from which steps are counted (0).
         checkpoints: `Checkpoints(folder, every=STEPS)`. All of the state is loaded from the newest
             checkpoint before the first boundary. At the boundary after each `every` steps the
             writer's replica saves the state, while the training goes on; `ElasticRun.finish` saves
@@ -581,6 +587,28 @@ def _check_optimizers(model: nn.Module, optimizers: list[Any]) -> None:
                 f"{type(optimizer).__name__} has parameters that are not the model's; expected an "
                 "optimizer made of model.parameters(), after fully_shard where that is used"
             )
+
+
+def _unscheduled(
+    optimizers: Sequence[torch.optim.Optimizer], state: Mapping[str, Any]
+) -> list[torch.optim.Optimizer]:
+    """The optimizers of which nothing in `state` may be the scheduler."""
+    others = (nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, ElasticSampler)
+    objects = [p for p in state.values() if hasattr(p, "state_dict") and not isinstance(p, others)]
+    schedulers = [p for p in objects if isinstance(p, torch.optim.lr_scheduler.LRScheduler)]
+    if len(schedulers) < len(objects):  # an object of the program's own may hold them all
+        return []
+    return [o for o in optimizers if all(p.optimizer is not o for p in schedulers)]
+
+
+def _warn_of_scheduler(optimizer: torch.optim.Optimizer) -> None:
+    if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        _log.warning(
+            "%s has a learning rate scheduler, and the state of elastic does not: a newcomer's "
+            "begins anew, with other learning rates than those of the members, whose model is then "
+            'another one; expected elastic(..., state={"scheduler": scheduler})',
+            type(optimizer).__name__,
+        )
 
 
 def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:

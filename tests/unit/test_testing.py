@@ -338,6 +338,44 @@ def test_an_event_that_does_not_happen_fails_the_test(event: testing.Event) -> N
         testing.simulate(program, members=3, events=[event])
 
 
+def scheduled(shared: bool, late: bool) -> float:
+    """Trains with a warm-up, in the state or not, made before `elastic` or after it."""
+    pg = pccl.join("pccl://127.0.0.1:48148")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 1), process_group=pg, **pccl.ddp_kwargs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def warm_up() -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=10)
+
+    scheduler = None if late else warm_up()
+    run = pccl.elastic(model, optimizer, pg, state={"scheduler": scheduler} if shared else None)
+    scheduler = scheduler or warm_up()
+    while run.state["step"] < 8:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        run.meet()
+    return float(model.module.weight.sum())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_scheduler_that_is_not_shared_is_named_once(
+    late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = testing.simulate(lambda: scheduled(False, late), members=1, events=[testing.Join(step=5)])
+    assert run[0].result != run[1].result
+    told = [line for line in caplog.messages if "AdamW has a learning rate scheduler" in line]
+    assert len(told) == len(run)
+
+
+def test_a_scheduler_that_is_shared_makes_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    run = testing.simulate(lambda: scheduled(True, False), members=1, events=[testing.Join(step=5)])
+    assert run[0].result == run[1].result
+    assert "learning rate scheduler" not in caplog.text
+
+
 def test_a_second_model_of_a_group_is_refused_until_the_first_run_is_closed() -> None:
     def program() -> None:
         pg = pccl.join(URL)
