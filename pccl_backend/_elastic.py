@@ -582,6 +582,12 @@ def _check_optimizers(model: nn.Module, optimizers: list[Any]) -> None:
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(f"{type(optimizer).__name__} is no torch.optim.Optimizer")
+        if _is_divided(optimizer):
+            raise ValueError(
+                f"{type(optimizer).__name__} divides its state among the ranks that were there "
+                "when it was made, and a lost one takes its part along; expected an optimizer that "
+                "each member has whole, or FSDP2 over hsdp_mesh(pg)"
+            )
         if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
                 f"{type(optimizer).__name__} has parameters that are not the model's; expected an "
@@ -609,6 +615,11 @@ def _warn_of_scheduler(optimizer: torch.optim.Optimizer) -> None:
             'another one; expected elastic(..., state={"scheduler": scheduler})',
             type(optimizer).__name__,
         )
+
+
+def _is_divided(optimizer: Any) -> bool:
+    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return zero is not None and isinstance(optimizer, zero.ZeroRedundancyOptimizer)
 
 
 def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:

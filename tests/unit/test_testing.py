@@ -376,6 +376,22 @@ def test_a_scheduler_that_is_shared_makes_no_line(caplog: pytest.LogCaptureFixtu
     assert "learning rate scheduler" not in caplog.text
 
 
+def with_zero() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns
+
+    pg = pccl.join("pccl://127.0.0.1:48148")
+    model = DistributedDataParallel(nn.Linear(4, 1), process_group=pg, **pccl.ddp_kwargs)
+    parts = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, process_group=pg, lr=0.1)
+    pccl.elastic(model, parts, pg)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_an_optimizer_that_ranks_divide_is_refused() -> None:
+    run = testing.simulate(with_zero, members=2)
+    for member in run:
+        assert "a lost one takes its part along" in str(member.error)
+
+
 def test_a_second_model_of_a_group_is_refused_until_the_first_run_is_closed() -> None:
     def program() -> None:
         pg = pccl.join(URL)
