@@ -371,6 +371,16 @@ TEST(Selection, NamesTheAlgorithmThatItChose) {
   EXPECT_EQ(chosen(OpKind::barrier, 4, 0), "dissemination");
 }
 
+TEST(Selection, EveryAlgorithmHasANameOfItsOwnAndIsCounted) {
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < kAlgorithms; ++i) {
+    names.insert(algorithm_name(static_cast<pccl::Algorithm>(i)));
+  }
+  EXPECT_EQ(names.size(), kAlgorithms);
+  EXPECT_FALSE(names.contains("unknown"));
+  EXPECT_EQ(algorithm_name(static_cast<pccl::Algorithm>(kAlgorithms)), "unknown");
+}
+
 TEST(Selection, EveryKindIsRightOverLongLines) {
   for (const OpKind kind : kOpKinds) {
     for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
