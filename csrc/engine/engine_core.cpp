@@ -338,6 +338,16 @@ void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
   }
 }
 
+/// In the words of the elastic group, else of the oldest one.
+void EngineCore::link_trouble(PeerId peer, const std::string& what) {
+  const Group* says = nullptr;
+  for (const auto& [id, group] : groups_) {
+    if (group->needs(peer) && (says == nullptr || id < says->id())) says = group.get();
+  }
+  log_warning((says == nullptr ? "peer " + context_->name(peer) : says->describe_member(peer)) +
+              ": " + what);
+}
+
 /// Is this a peer that waits at the door, or waits there no more, as far as this process knows?
 /// Nothing that it sends is for a group.
 bool EngineCore::is_at_door(PeerId peer) const {

@@ -55,6 +55,7 @@ class EngineCore : public LinkEvents, public SegmentOwner, private GroupHost {
 
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
+  void link_trouble(PeerId peer, const std::string& what) override;
   void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
   Placement segment_header(PeerId peer, const SegmentHeader& header) override;
   void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,

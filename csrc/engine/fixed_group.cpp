@@ -464,6 +464,10 @@ void FixedGroup::answer(OpKey op, Question& question) {
   } else {
     late = "all ranks called it, but its data did not arrive in time";
   }
+  for (const PeerId peer : pending->contributors) {
+    const std::string known = context_.links.trouble_text(peer);
+    if (!known.empty()) late += "; " + describe_peer(peer, *numbering_) + ": " + known;
+  }
   fail_group({ErrorCode::timed_out,
               describe_op(*pending) + " did not finish within its timeout of " +
                   std::to_string(pending->op->request().timeout_ms) + " ms: " + late},
@@ -536,7 +540,10 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (auto& [peer, ms] : silent_ms_) {
     ms += counted;
     if (ms < limit) continue;
-    fail_group(lost(peer, kSilent + seconds(ms) + " (PCCL_SILENCE_TIMEOUT_S)"), true, peer);
+    std::string why = kSilent + seconds(ms) + " (PCCL_SILENCE_TIMEOUT_S)";
+    const std::string known = context_.links.trouble_text(peer);
+    add_to_list(why, known, known.empty() ? "" : "; ");
+    fail_group(lost(peer, why), true, peer);
     return;
   }
   since_probe_ms_ += elapsed_ms;

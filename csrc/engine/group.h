@@ -79,6 +79,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   /// A bug has stopped the engine: completes every ticket of the group, sends nothing. Throws
   /// nothing.
   void stop_for_good(const Error& error);
+  /// The group and this member of it, as lines of the log name them.
+  [[nodiscard]] std::string describe_member(PeerId peer) const;
   /// The group's line in the log after a bug has stopped the engine.
   [[nodiscard]] std::string report() const;
 

@@ -22,6 +22,10 @@ std::string Group::report() const {
   return text;
 }
 
+std::string Group::describe_member(PeerId peer) const {
+  return name_ + ": " + describe_peer(peer, numbering_ ? *numbering_ : members());
+}
+
 /// What the next line of the operation is compared with.
 void Group::note_traffic(Pending& pending) const {
   pending.said_came = context_.links.segment_bytes_received();

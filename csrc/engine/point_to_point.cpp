@@ -510,7 +510,7 @@ void PointToPoint::tick(std::uint64_t elapsed_ms) {
 
   waiting_lines_.begin(elapsed_ms);
   const Common* last_unsaid = nullptr;
-  const auto late = [&](Common& common, const char* why) -> std::optional<Error> {
+  const auto late = [&](Common& common, const char* why, PeerId to) -> std::optional<Error> {
     common.waited_ms += elapsed_ms;
     if (common.waited_ms >= kSayWaitingMs && !common.said_waiting) {
       common.said_waiting = true;
@@ -522,19 +522,22 @@ void PointToPoint::tick(std::uint64_t elapsed_ms) {
       }
     }
     if (common.request.timeout_ms == 0 || common.waited_ms < common.request.timeout_ms) return {};
-    return Error{ErrorCode::timed_out, describe(common.request) +
-                                           " did not finish within its timeout of " +
-                                           std::to_string(common.request.timeout_ms) +
-                                           " ms: the other side has not posted its part"};
+    const std::string known = context_.links.trouble_text(to);
+    return Error{ErrorCode::timed_out,
+                 describe(common.request) + " did not finish within its timeout of " +
+                     std::to_string(common.request.timeout_ms) +
+                     " ms: " + (known.empty() ? "the other side has not posted its part" : known)};
   };
   std::vector<std::pair<SendName, Error>> sends;
   for (auto& [name, send] : sends_) {
     const bool begun = send.eager || send.announced;
-    if (auto error = late(send, begun ? "" : kBehindOthers)) sends.emplace_back(name, *error);
+    if (auto error = late(send, begun ? "" : kBehindOthers, name.peer)) {
+      sends.emplace_back(name, *error);
+    }
   }
   std::vector<std::pair<ReceiveId, Error>> receives;
   for (auto& [id, receive] : receives_) {
-    if (auto error = late(receive, "")) receives.emplace_back(id, *error);
+    if (auto error = late(receive, "", PeerId{})) receives.emplace_back(id, *error);
   }
   waiting_lines_.end("more sends and receives", "one",
                      last_unsaid == nullptr ? "" : describe(last_unsaid->request));

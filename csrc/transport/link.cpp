@@ -265,7 +265,9 @@ LinkLoad Link::load() const {
   for (const Held& held : lanes_) {
     if (!held.lane->open()) continue;
     const Lane::Sent sent = held.lane->sent();
-    load.delivered += sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    const std::uint64_t delivered =
+        sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    load.delivered += delivered;
     load.held = load.held || sent.held;
     load.holds += sent.holds;
     if (held.awaited && !held.over) ++load.joining;
@@ -277,6 +279,7 @@ LinkLoad Link::load() const {
     if (bulk && (sent.unacknowledged > 0 || !held.lane->idle())) load.sends = true;
     if (!held.used) continue;
     ++used;
+    load.large_delivered += delivered;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
     if (line.unsent_bytes > 0 || !held.lane->idle()) ++waiting;
     if (line.least_trip_us == 0) continue;
@@ -407,6 +410,7 @@ void Link::end() {
 }
 
 void Link::lane_message(FrameType type, std::span<const std::byte> payload) {
+  ++messages_received_;
   if (type == FrameType::relay) return owner_.link_events().relay_arrived(peer(), payload);
   owner_.link_events().control_arrived(peer(), payload);
 }

@@ -30,7 +30,9 @@
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
+#include "transport/rate_fall.h"
 #include "transport/slices.h"
+#include "transport/small_pass.h"
 #include "transport/stragglers.h"
 #include "transport/transport.h"
 #include "transport/widening.h"
@@ -114,6 +116,7 @@ class Link : public LaneOwner {
   [[nodiscard]] PeerId peer() const { return handle.peer; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::size_t queued_message_bytes() const { return queued_message_bytes_; }
+  [[nodiscard]] std::uint64_t messages_received() const { return messages_received_; }
 
   // Used by Links.
   /// How the link is being opened: until its first lane is there, or the link has failed.
@@ -146,6 +149,10 @@ class Link : public LaneOwner {
   std::uint64_t proven_at_ms = 0;
   std::uint64_t lacks_until_ms = 0;  // `relane` sees to lost bulk lanes then; 0: none were lost
   std::uint64_t lanes_lost_told = 0;
+  // While the link is up: what people should know of it.
+  RateFall rate_fall;
+  SmallPass small_pass;
+  std::uint64_t holds_seen = 0;  // LinkLoad::holds
 
  private:
   void lane_message(FrameType type, std::span<const std::byte> payload) override;
@@ -224,6 +231,7 @@ class Link : public LaneOwner {
   std::size_t queued_message_bytes_ = 0;  // part of it
   std::uint64_t bytes_sent_ = 0;          // payload
   std::uint64_t bytes_received_ = 0;
+  std::uint64_t messages_received_ = 0;
 };
 
 }  // namespace pccl

@@ -17,6 +17,7 @@
 #include "transport/lane_gate.h"
 #include "transport/last_word.h"
 #include "transport/link.h"
+#include "transport/link_words.h"
 #include "transport/listen.h"
 #include "transport/local_socket.h"
 #include "transport/loop.h"
@@ -74,6 +75,10 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     const auto found = links_.find(peer);
     const bool opens = found != links_.end() && found->second->state == Link::State::opening;
     return opens ? found->second->opening->text() : "";
+  }
+  [[nodiscard]] std::string trouble_text(PeerId peer) const override {
+    const Link* link = find_up(peer);
+    return link == nullptr ? "" : trouble(*link);
   }
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
   void widen(PeerId peer, std::size_t bulk_lanes) override {
@@ -160,6 +165,12 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
   void note_packets(Link& link, const Stream& first);
+  void watch(Link& link, const LinkLoad& load, std::uint64_t now_ms, std::uint64_t waits_since_ms);
+  void tell_trouble(const Link& link, const std::string& what);
+  [[nodiscard]] std::string trouble(const Link& link) const {
+    const auto since_ms = link.small_pass.since_ms();
+    return since_ms ? small_pass_text(loop_.now_ms() - *since_ms, link.small_packets) : "";
+  }
   [[nodiscard]] bool path_is_small(PeerId peer);
   void adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first);
   [[nodiscard]] Link* find_standing(PeerId peer, std::uint64_t number) const;
@@ -450,9 +461,11 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
   const bool was_up = link.state == Link::State::up || link.state == Link::State::proven;
   link.state = Link::State::failed;
   link.end();
+  const std::string known = was_up ? trouble(link) : "";
   const Down how = refused ? Down::refused : was_up ? Down::lost : Down::unopened;
   LinkReport down = report(LinkReport::What::down, link);
   down.reason = reason;
+  add_to_list(down.reason, known, known.empty() ? "" : "; ");
   down.how = how;
   reports_.add(std::move(down));
 }
@@ -494,6 +507,27 @@ void TcpLinks::shutdown(const GoodbyeTime& time, std::function<void()> done) {
   parking_.clear();
   while (!links_.empty()) close(links_.begin()->first);
   closing_.finish(time, std::move(done));
+}
+
+// ------------------------------------------------------------------------------------ watching
+
+/// The system counts what arrives over TCP alone.
+void TcpLinks::watch(Link& link, const LinkLoad& load, std::uint64_t now_ms,
+                     std::uint64_t waits_since_ms) {
+  if (link.local()) return;
+  const bool held = load.held || std::exchange(link.holds_seen, load.holds) != load.holds;
+  const auto fall = link.rate_fall.look(
+      {now_ms, waits_since_ms, load.line.arrived_bytes, bytes_sent_ - bytes_shared_, held});
+  if (fall) tell_trouble(link, slow_link_text(*fall));
+  const bool begins = link.small_pass.look({now_ms, load.sends, load.lanes, load.large_delivered,
+                                            load.line.resent_bytes, link.messages_received()});
+  if (begins) tell_trouble(link, trouble(link));
+}
+
+void TcpLinks::tell_trouble(const Link& link, const std::string& what) {
+  loop_.defer([this, alive = std::weak_ptr(alive_), peer = link.peer(), what] {
+    if (!alive.expired() && find_up(peer) != nullptr) events_.link_trouble(peer, what);
+  });
 }
 
 // ---------------------------------------------------------------------------------------- data
@@ -607,12 +641,16 @@ void TcpLinks::tell_up(const LinkReport& report) {
                         .dials = link->dialled,
                         .short_line_lanes = link->local() || rate_ ? 1 : loop_.helpers().threads(),
                         .model = options_.bbr},
-        Widening::Calls{[&at = *link] { return at.load(); },
-                        [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
-                        [&at = *link](std::size_t lanes) { at.use(lanes); },
-                        [&at = *link](bool by_model) { at.go_by_model(by_model); },
-                        [this, &at = *link](std::size_t more) { widen(at, more); },
-                        [&at = *link](std::uint64_t rate) { at.pace(rate); }});
+        Widening::Calls{
+            [&at = *link] { return at.load(); },
+            [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
+            [&at = *link](std::size_t lanes) { at.use(lanes); },
+            [&at = *link](bool by_model) { at.go_by_model(by_model); },
+            [this, &at = *link](std::size_t more) { widen(at, more); },
+            [&at = *link](std::uint64_t rate) { at.pace(rate); },
+            [this, &at = *link](const LinkLoad& load, auto now_ms, auto waits_since_ms) {
+              watch(at, load, now_ms, waits_since_ms);
+            }});
   }
   events_.link_up(report.peer);
   // The owner has heard of the link before its first message.

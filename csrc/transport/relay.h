@@ -53,6 +53,9 @@ class RelayLinks final : public Links, private DirectEvents {
   [[nodiscard]] std::string opening_text(PeerId peer) const override {
     return direct_->opening_text(peer);
   }
+  [[nodiscard]] std::string trouble_text(PeerId peer) const override {
+    return direct_->trouble_text(peer);
+  }
   [[nodiscard]] bool is_up(PeerId peer) const override;
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
@@ -122,6 +125,9 @@ class RelayLinks final : public Links, private DirectEvents {
   // DirectEvents
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
+  void link_trouble(PeerId peer, const std::string& what) override {
+    if (!is_leaving(peer)) events_.link_trouble(peer, what);
+  }
   void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
   void segment_sent(PeerId peer, std::uint64_t cookie) override {
     if (!is_leaving(peer)) events_.segment_sent(peer, cookie);

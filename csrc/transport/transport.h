@@ -140,6 +140,8 @@ class LinkEvents {
   /// was copied, or shown, is of no use, and the segment does not come any more.
   virtual void segment_lost(PeerId /*peer*/, const SegmentHeader& /*header*/,
                             const Placement& /*at*/) {}
+  /// People should know this of a direct link that is up, and goes on.
+  virtual void link_trouble(PeerId /*peer*/, const std::string& /*what*/) {}
   /// The kernel has taken the last byte of the segment that was sent with `cookie`.
   virtual void segment_sent(PeerId peer, std::uint64_t cookie) = 0;
 };
@@ -226,6 +228,9 @@ class LinksBase {
   /// What has been seen of a direct link that is being opened and not up yet; empty: nothing. For
   /// people.
   [[nodiscard]] virtual std::string opening_text(PeerId) const { return ""; }
+  /// Why a direct link that is up moves nothing large, as far as is known; empty: nothing. For
+  /// people. The reason of link_down has it, too.
+  [[nodiscard]] virtual std::string trouble_text(PeerId) const { return ""; }
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
 
   /// These two do nothing if the link to the peer is not up.

@@ -43,6 +43,7 @@ void Widening::look() {
   const std::uint64_t since_ms = std::exchange(last_ms_, now);
   const Line& line = load.line;
   if (!before.waits) waits_since_ms_ = now;
+  if (calls_.seen) calls_.seen(load, now, load.waits ? waits_since_ms_ : now);
   // While the process sends under its rate, what arrives says nothing of the line, and more lanes
   // carry no more.
   const bool held = load.held || before.held || load.holds != before.holds;

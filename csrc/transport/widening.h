@@ -38,6 +38,7 @@ struct LinkLoad {
   std::size_t joining = 0;      // bulk lanes on their way
   bool held = false;            // a lane waits under the rate of the process
   std::uint64_t holds = 0;      // how often lanes have begun to wait so
+  std::uint64_t large_delivered = 0;  // as delivered, by the lanes that carry large data
 };
 
 /// Used on the loop's thread.
@@ -50,6 +51,10 @@ class Widening {
     std::function<void(bool by_model)> go_by_model;
     std::function<void(std::size_t more)> dial;
     std::function<void(std::uint64_t bytes_per_second)> pace;
+    /// What a look has seen. `waits_since_ms`: something has waited without a pause; now_ms: it
+    /// does not.
+    std::function<void(const LinkLoad& load, std::uint64_t now_ms, std::uint64_t waits_since_ms)>
+        seen = nullptr;
   };
   struct Rules {
     std::size_t least_lanes = 1;  // bulk lanes that the link has without this class

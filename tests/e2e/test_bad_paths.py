@@ -58,16 +58,37 @@ def in_a_fixed_group(index: int, meet: str) -> None:
     dist.destroy_process_group()
 
 
+def in_a_fixed_group_that_fails(index: int, meet: str) -> None:
+    import pccl_backend as pccl
+
+    dist = fixed_group(index, 2, meet)
+    try:
+        reduces(dist.group.WORLD)
+    except (pccl.PeerLostError, pccl.OperationTimeoutError) as error:
+        say(error=str(error))
+    hear()
+    dist.destroy_process_group()
+
+
 class Members:
     """Two processes on two hosts, in a run whose master is on a third one, or in a fixed group."""
 
-    def __init__(self, stack: ExitStack, wan: Any, meet: str, address: str = "") -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        wan: Any,
+        meet: str,
+        address: str = "",
+        fixed: str = "in_a_fixed_group",
+        **variables: str,
+    ) -> None:
         on = Hosts(stack, wan)
-        function, where, variables = "in_a_run", "", {}
+        function, where = "in_a_run", ""
         if address:
             where = on.master(MASTER, 2, address)
         else:  # who meet in a file have not seen which of their addresses to name
-            function, where, variables = "in_a_fixed_group", meet, {"PCCL_INTERFACE": "wan0"}
+            function, where = fixed, meet
+            variables = {"PCCL_INTERFACE": "wan0", **variables}
         self.peers = [
             on.peer(index + 1, __file__, function, index, where, **variables) for index in range(2)
         ]
@@ -129,6 +150,48 @@ def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(
     assert sum(cut[way] for way in ways) > 0
     assert all(count == 0 or set(pair) == {1, 2} for pair, count in cut.items()), cut
     assert "swallows packets of full size, and carries small ones" in members.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rtt_ms", [1, 20])
+def test_a_path_that_begins_to_swallow_large_packets_is_named_by_the_error_of_a_fixed_group(
+    stack: ExitStack, tmp_path: Path, rtt_ms: float
+) -> None:
+    wan = hosts(stack, rtt_ms=rtt_ms)
+    limits = {"PCCL_TCP_USER_TIMEOUT_S": "20", "PCCL_SILENCE_TIMEOUT_S": "20"}
+    members = Members(
+        stack, wan, str(tmp_path / "meet"), fixed="in_a_fixed_group_that_fails", **limits
+    )
+    members.reduce(3)
+    wan.set(1, 2, both=True, swallow_above=1280)
+    errors = [said["error"] for said in members.reduce(1)]
+    log = members.end()
+    seen = "nothing of the large data that this process sends has arrived there"
+    for rank, error in enumerate(errors):  # whoever sees it first tells the other one
+        assert f"rank {1 - rank} (" in error, error
+        assert wan.address(1) in error or wan.address(2) in error, error
+    assert all(seen in error and "set the MTU" in error for error in errors), errors
+    assert f": for 10.0 s {seen}" in log, log
+
+
+@pytest.mark.long
+def test_a_link_that_carries_far_less_than_before_is_named(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    wan = hosts(stack, rtt_ms=20, rate_mbit=400)
+    members = Members(stack, wan, str(tmp_path / "meet"))
+    members.reduce(20)
+    for peer in members.peers:
+        peer.tell(3)
+    wan.set(rate_mbit=2)
+    time.sleep(50)
+    wan.set(rate_mbit=400)
+    for peer in members.peers:
+        peer.next()
+    log = members.end()
+    said = [line for line in log.splitlines() if " WARNING " in line and "the link carries" in line]
+    assert len(said) == 2, log
+    assert all("before it carried" in line and wan.address(1)[:-1] in line for line in said), said
 
 
 @pytest.mark.parametrize("kind", ["run", "fixed"])

@@ -68,6 +68,10 @@ class FakeLinks : public Links {
   [[nodiscard]] std::uint64_t segment_bytes_received() const override { return came; }
   [[nodiscard]] std::uint64_t rate_held_ms() const override { return held_ms; }
   [[nodiscard]] std::string opening_text(PeerId) const override { return opening; }
+  [[nodiscard]] std::string trouble_text(PeerId peer) const override {
+    const auto found = troubles.find(peer);
+    return found == troubles.end() ? "" : found->second;
+  }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
   void shutdown(const GoodbyeTime&, std::function<void()>) override {}
   void open_via(const Handle&, PeerId, std::uint64_t) override {}
@@ -85,6 +89,7 @@ class FakeLinks : public Links {
   std::uint64_t came = 0;
   std::uint64_t held_ms = 0;
   std::string opening;
+  std::map<PeerId, std::string> troubles;
   std::map<PeerId, PeerId> vias;
   std::map<PeerId, LinkView> links;   // of which something is known
   std::function<void()> before_view;  // may be empty

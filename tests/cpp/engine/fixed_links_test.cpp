@@ -259,6 +259,40 @@ TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_afte
   EXPECT_LT(waited_ms, 3 * node.context.options.silence_timeout_ms);
 }
 
+TEST_F(FixedLinks, a_time_out_repeats_what_is_known_of_the_links) {
+  node.links.troubles[kC] = "nothing large arrives there";
+  std::vector<float> memory(8);
+  OpRequest request = broadcast(memory, 0);
+  request.timeout_ms = 2000;
+  const auto ticket = post(std::move(request));
+  for (int i = 0; i < 20 && !ticket->done(); ++i) {
+    group->tick(500);
+    for (const PeerId peer : {kA, kC}) {
+      group->control(peer, TellIssued{kMade, OpKey{}, OpKey{0, 9}, 0});
+      group->control(peer, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+    }
+  }
+  const Error late = outcome(ticket);
+  EXPECT_EQ(late.code, ErrorCode::timed_out) << late.text;
+  EXPECT_NE(late.text.find("; rank 2 ("), std::string::npos) << late.text;
+  EXPECT_NE(late.text.find("): nothing large arrives there"), std::string::npos) << late.text;
+}
+
+TEST_F(FixedLinks, a_silent_rank_is_lost_with_what_is_known_of_its_link) {
+  node.links.troubles[kC] = "nothing large arrives there";
+  std::vector<float> memory(8);
+  const auto ticket = post(broadcast(memory, 0));
+  for (int i = 0; i < 200 && !ticket->done(); ++i) {
+    group->tick(500);
+    group->control(kA, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+  }
+  const Error lost = outcome(ticket);
+  EXPECT_EQ(lost.code, ErrorCode::peer_lost) << lost.text;
+  EXPECT_NE(lost.text.find("(PCCL_SILENCE_TIMEOUT_S); nothing large arrives there"),
+            std::string::npos)
+      << lost.text;
+}
+
 TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said) {
   node.links.sent.clear();
   make(GroupKind::fixed);
