@@ -167,7 +167,7 @@ void Group::start_now(Pending& pending) {
   ops_.started(pending);
   const bool runs = with_memory(key, [&] {
     const Lines lines = lines_among(pending.contributors);
-    op.ticket()->result<CollectiveResult>().sites = lines.sites;
+    if (auto* const result = op.ticket()->find<CollectiveResult>()) result->sites = lines.sites;
     op.start(*this, std::move(ranks), me, token, /*keep_preimage=*/is_elastic(), lines);
   });
   if (!runs) return;
@@ -241,7 +241,9 @@ void Group::finish(OpKey key, Error error) {
   {
     Pending ended = ops_.take(key);
     const auto ticket = ended.op->ticket();
-    ticket->result<CollectiveResult>().contributors = std::move(ended.contributors);
+    if (auto* const result = ticket->find<CollectiveResult>()) {
+      result->contributors = std::move(ended.contributors);
+    }
     ticket->complete(std::move(error));
   }
   answer_flushes();

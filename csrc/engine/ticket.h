@@ -62,13 +62,18 @@ class Ticket {
     if (std::holds_alternative<std::monostate>(result_)) result_.emplace<Kind>();
     return std::get<Kind>(result_);
   }
+  /// What it brings so far; null: nothing.
+  template <typename Kind>
+  [[nodiscard]] Kind* find() {
+    return std::get_if<Kind>(&result_);
+  }
   void complete(Error error);
 
   // After done().
   /// What the call has brought; an empty one if it has brought nothing.
   template <typename Kind>
   [[nodiscard]] Kind take() {
-    Kind* const there = std::get_if<Kind>(&result_);
+    Kind* const there = find<Kind>();
     return there == nullptr ? Kind() : std::move(*there);
   }
   template <typename Kind>
