@@ -13,7 +13,6 @@ import dataclasses
 import gc
 import inspect
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,14 @@ from torch import nn
 from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
+from ._elastic_checks import (
+    check_ddp,
+    check_fsdp,
+    check_optimizers,
+    fsdp_modules,
+    unscheduled,
+    warn_of_scheduler,
+)
 from ._errors import GroupClosedError, PcclError
 from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
@@ -138,7 +145,7 @@ class ElasticRun:
         named = {f"optimizer{i if several else ''}": o for i, o in enumerate(optimizers)}
         self.state = _RunState(model=inner, **named, **{"step": 0, **state})
         self._optimizers = tuple(optimizers)
-        self._unscheduled = _unscheduled(optimizers, state)
+        self._unscheduled = unscheduled(optimizers, state)
         self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
         self._step_counted = False
         self._closures = 0  # that run now
@@ -146,7 +153,7 @@ class ElasticRun:
         self._in_backward = False
         self._passed: Boundary | None = None  # a boundary whose step has not been ended here yet
         self._error: Exception | None = None  # of a reduction in this backward
-        self._sharded = _fsdp_modules(inner)
+        self._sharded = fsdp_modules(inner)
         self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
         self._undo: list[Callable[[], Any]] = []
         self.state.run = self
@@ -406,7 +413,7 @@ class ElasticRun:
         # Not before: the program may make its schedulers after the run.
         if optimizer in self._unscheduled:
             self._unscheduled.remove(optimizer)
-            _warn_of_scheduler(optimizer)
+            warn_of_scheduler(optimizer)
         if len(self._stepped) == len(self._optimizers) and not self.failed:
             self._count_step()  # what the program reads from here on is of this step
 
@@ -526,16 +533,16 @@ def elastic(
             "boundaries that a newcomer does not; expected one nn.Module that holds both models, "
             "with an optimizer for each, or close() of the other ElasticRun before"
         )
-    _check_optimizers(model, several)
+    check_optimizers(model, several)
     if hook is not None and not isinstance(model, DistributedDataParallel):
         raise ValueError(
             f"hook is given, and the model is a {type(model).__name__}; expected a "
             "DistributedDataParallel, or a group with Options(quantise=...)"
         )
     if isinstance(model, DistributedDataParallel):
-        _check_ddp(model, elastic_group)
-    elif any(module is model for module in _fsdp_modules(model)):
-        _check_fsdp(_fsdp_modules(model), elastic_group)
+        check_ddp(model, elastic_group)
+    elif any(module is model for module in fsdp_modules(model)):
+        check_fsdp(fsdp_modules(model), elastic_group)
     else:
         raise ValueError(
             f"model is a {type(model).__name__}; expected a DistributedDataParallel, or a module "
@@ -575,77 +582,6 @@ def _contributors(boundary: Boundary) -> tuple[int, ...] | None:
     return boundary.contributors or None
 
 
-def _check_optimizers(model: nn.Module, optimizers: list[Any]) -> None:
-    if not optimizers:
-        raise ValueError("there is no optimizer; expected one at least")
-    known = {id(parameter) for parameter in model.parameters()}
-    for optimizer in optimizers:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ValueError(f"{type(optimizer).__name__} is no torch.optim.Optimizer")
-        if _is_divided(optimizer):
-            raise ValueError(
-                f"{type(optimizer).__name__} divides its state among the ranks that were there "
-                "when it was made, and a lost one takes its part along; expected an optimizer that "
-                "each member has whole, or FSDP2 over hsdp_mesh(pg)"
-            )
-        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
-            raise ValueError(
-                f"{type(optimizer).__name__} has parameters that are not the model's; expected an "
-                "optimizer made of model.parameters(), after fully_shard where that is used"
-            )
-
-
-def _unscheduled(
-    optimizers: Sequence[torch.optim.Optimizer], state: Mapping[str, Any]
-) -> list[torch.optim.Optimizer]:
-    """The optimizers of which nothing in `state` may be the scheduler."""
-    others = (nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, ElasticSampler)
-    objects = [p for p in state.values() if hasattr(p, "state_dict") and not isinstance(p, others)]
-    schedulers = [p for p in objects if isinstance(p, torch.optim.lr_scheduler.LRScheduler)]
-    if len(schedulers) < len(objects):  # an object of the program's own may hold them all
-        return []
-    return [o for o in optimizers if all(p.optimizer is not o for p in schedulers)]
-
-
-def _warn_of_scheduler(optimizer: torch.optim.Optimizer) -> None:
-    if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
-        _log.warning(
-            "%s has a learning rate scheduler, and the state of elastic does not: a newcomer's "
-            "begins anew, with other learning rates than those of the members, whose model is then "
-            'another one; expected elastic(..., state={"scheduler": scheduler})',
-            type(optimizer).__name__,
-        )
-
-
-def _is_divided(optimizer: Any) -> bool:
-    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
-    return zero is not None and isinstance(optimizer, zero.ZeroRedundancyOptimizer)
-
-
-def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:
-    if model.process_group is not group.process_group:
-        raise ValueError(
-            "the model's process_group is not the elastic group; expected "
-            "DistributedDataParallel(module, process_group=pg, **pccl_backend.ddp_kwargs)"
-        )
-    rebuilds = model.static_graph or not model.find_unused_parameters
-    for wrong, why in (
-        (model.broadcast_buffers, "it broadcasts buffers in each forward"),
-        (rebuilds, "it makes new buckets in its second forward"),
-    ):
-        if wrong:
-            raise ValueError(
-                f"the model's calls would not be those of a newcomer: {why}; expected "
-                "DistributedDataParallel(module, process_group=pg, **pccl_backend.ddp_kwargs)"
-            )
-    if model._comm_hooks:
-        raise ValueError(
-            "the model has a communication hook (mixed_precision is one); expected none: elastic "
-            "registers one that averages over those who contributed, or the one that it is given "
-            "(hook=pccl_backend.quantised_hook(...))"
-        )
-
-
 def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Any]:
     work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.AVG, group=group, async_op=True)
     assert work is not None
@@ -670,51 +606,3 @@ def _tensor_in(value: Any, buffer: torch.Tensor) -> torch.Tensor:
 
 def _at_end_of_backward(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)
-
-
-def _fsdp_modules(model: nn.Module) -> list[Any]:
-    """The FSDP modules of `model`. FSDP takes a second to import: looks only if that was done."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return [] if fsdp is None else [m for m in model.modules() if isinstance(m, fsdp.FSDPModule)]
-
-
-def _check_fsdp(modules: list[Any], group: ElasticGroup) -> None:
-    """The gradients cross the replicas in the elastic group, where torch lets us see that."""
-    for module in modules:
-        state: Any = module._get_fsdp_state()
-        one = [] if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
-        for part in getattr(state, "_fsdp_param_groups", one):
-            mesh = getattr(part, "mesh_info", None)
-            if mesh is None:
-                continue
-            if getattr(mesh, "replicate_process_group", None) is not group.process_group:
-                raise ValueError(
-                    "the model's mesh does not reduce in the elastic group; expected "
-                    "fully_shard(module, mesh=pccl_backend.hsdp_mesh(pg))"
-                )
-            _check_average(part)
-
-
-def _check_average(part: Any) -> None:
-    """Raises ValueError unless torch averages these gradients with AVG.
-
-    A sum that it divides by the members that were there is wrong in a step that loses one.
-    """
-    policy = part.mp_policy
-    for parameter in part.fsdp_params:
-        if not parameter.sharded_param.requires_grad:
-            continue
-        dtype = policy.reduce_dtype or policy.param_dtype or parameter.sharded_param.dtype
-        if dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(
-                f"FSDP2 sums gradients of {dtype} and divides by the replicas that were there when "
-                "the backward began, which is wrong in a step that loses one; expected "
-                "MixedPrecisionPolicy(reduce_dtype=torch.float32), or torch.bfloat16"
-            )
-    factor = getattr(part, "gradient_divide_factor", None)
-    if factor is not None or getattr(part, "force_sum_reduction_for_comms", False):
-        raise ValueError(
-            "the model has a gradient divide factor, or reduces by sums, which is wrong in a step "
-            "that loses a replica; expected FSDP2 to average: neither set_gradient_divide_factor "
-            "nor set_force_sum_reduction_for_comms"
-        )
