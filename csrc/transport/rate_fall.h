@@ -12,10 +12,10 @@ namespace pccl {
 
 class RateFall {
  public:
-  static constexpr std::uint64_t kThirtieth = 30;         // of before: far less
-  static constexpr std::uint64_t kSlowMs = 30'000;        // so long, in sum, to be said
-  static constexpr std::uint64_t kStillMs = 10'000;       // nothing at all: no slow line
-  static constexpr std::uint64_t kAgainMs = 10 * 60'000;  // between two that are said
+  static constexpr std::uint64_t kThirtieth = 30;     // of before: far less
+  static constexpr std::uint64_t kSlowMs = 30'000;    // so long, in sum, to be said
+  static constexpr std::uint64_t kStillMs = 10'000;   // nothing at all: no slow line
+  static constexpr std::uint64_t kAgainMs = 600'000;  // between two that are said
 
   /// Counts grow for as long as the link is up; one that falls says nothing.
   struct Look {
