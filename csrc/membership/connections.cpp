@@ -57,7 +57,8 @@ void hear_of_itself(State& s, const PeerConnected& e) {
 
 /// To a peer that reports an epoch of a run which is over, as the register says.
 std::string text_of_the_end(const State& s, PeerId p, EpochId started) {
-  const Epoch& last = *s.held->epoch;  // else the epoch of the peer is not known
+  if (!s.held->epoch) return "no member is left" + why_lost(s, p);
+  const Epoch& last = *s.held->epoch;
   std::string text = "no member is left: the newest epoch in this master's register is " +
                      to_string(last.id) + ", of " + count_of(last.members.size(), "member") +
                      ", and the run of that register is over, since all had left or were lost" +
