@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../quantisations.h"
+#include "../kernels/quantisations.h"
 #include "base/random.h"
 #include "check.h"
 #include "collectives/algorithms.h"

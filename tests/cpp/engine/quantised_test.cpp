@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../quantisations.h"
+#include "../kernels/quantisations.h"
 #include "base/random.h"
 #include "elastic_run.h"
 #include "kernels/quantise.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "../quantisations.h"
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
+#include "quantisations.h"
 
 #if defined(__SSE2__) || defined(__aarch64__)
 
