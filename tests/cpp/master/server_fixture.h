@@ -17,6 +17,7 @@
 #include "fake_peer.h"
 #include "master/server.h"
 #include "transport/network.h"
+#include "wire/codec.h"
 
 namespace pccl::master {
 
@@ -62,6 +63,25 @@ class Server : public testing::Test {
   }
   /// Peer 1 comes and sets "k" in the store to 20 MiB.
   void set_large_value();
+  /// The answer to one who is no peer, after which the master ends the connection.
+  MasterToPeer ask(const StatusRequest& request = {}) {
+    std::unique_ptr<Channel> channel;
+    MasterToPeer answer = Left{};
+    bool over = false;
+    const auto dial =
+        network_.dial("127.0.0.1:" + std::to_string(port_), request.run, 5000,
+                      [&](Result<std::unique_ptr<Channel>> made) {
+                        channel = std::move(made).value();
+                        channel->trust();
+                        channel->set_events({[&](std::span<const std::byte> payload) {
+                                               answer = decode_master_to_peer(payload).value();
+                                             },
+                                             [&](const std::string&) { over = true; }});
+                        channel->send(encode(PeerToMaster{request}));
+                      });
+    EXPECT_TRUE(until([&] { return over; })) << "the master ends the connection";
+    return answer;
+  }
   bool until(const std::function<bool()>& condition, std::uint64_t timeout_ms = 60000) {
     return run_until(loop_, condition, timeout_ms);
   }

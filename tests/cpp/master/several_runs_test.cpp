@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "server_fixture.h"
-#include "wire/codec.h"
 
 namespace pccl::master {
 namespace {
@@ -76,30 +75,12 @@ TEST_F(SeveralRuns, a_peer_that_names_none_of_them_is_told_their_names) {
 
 TEST_F(SeveralRuns, who_asks_for_the_status_without_a_name_is_told_all_names_if_it_wishes) {
   serve_two();
-  const auto answer_to = [&](const StatusRequest& request) {
-    std::unique_ptr<Channel> channel;
-    MasterToPeer answer = Left{};
-    bool over = false;
-    const auto dial =
-        network_.dial("127.0.0.1:" + std::to_string(port_), request.run, 5000,
-                      [&](Result<std::unique_ptr<Channel>> made) {
-                        channel = std::move(made).value();
-                        channel->trust();
-                        channel->set_events({[&](std::span<const std::byte> payload) {
-                                               answer = decode_master_to_peer(payload).value();
-                                             },
-                                             [&](const std::string&) { over = true; }});
-                        channel->send(encode(PeerToMaster{request}));
-                      });
-    EXPECT_TRUE(until([&] { return over; }));
-    return answer;
-  };
-  const MasterToPeer all = answer_to({"", true});
+  const MasterToPeer all = ask({"", true});
   ASSERT_TRUE(std::holds_alternative<Status>(all));
   EXPECT_EQ(std::get<Status>(all).state, "several");
   EXPECT_EQ(std::get<Status>(all).runs, (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(std::holds_alternative<Refuse>(answer_to({"", false}))) << "as older programs ask";
-  const MasterToPeer one = answer_to({"b", false});
+  EXPECT_TRUE(std::holds_alternative<Refuse>(ask({"", false}))) << "as older programs ask";
+  const MasterToPeer one = ask({"b", false});
   ASSERT_TRUE(std::holds_alternative<Status>(one));
   EXPECT_EQ(std::get<Status>(one).run, "b");
   EXPECT_TRUE(std::get<Status>(one).runs.empty());

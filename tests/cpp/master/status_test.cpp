@@ -3,32 +3,11 @@
 
 #include "master/ask.h"
 #include "server_fixture.h"
-#include "wire/codec.h"
 
 namespace pccl::master {
 namespace {
 
-class StatusOf : public Server {
- protected:
-  MasterToPeer ask(const std::string& run = "") {
-    std::unique_ptr<Channel> channel;
-    MasterToPeer answer = Left{};
-    bool over = false;
-    const auto dial =
-        network_.dial("127.0.0.1:" + std::to_string(port_), run, 5000,
-                      [&](Result<std::unique_ptr<Channel>> made) {
-                        channel = std::move(made).value();
-                        channel->trust();
-                        channel->set_events({[&](std::span<const std::byte> payload) {
-                                               answer = decode_master_to_peer(payload).value();
-                                             },
-                                             [&](const std::string&) { over = true; }});
-                        channel->send(encode(PeerToMaster{StatusRequest{run}}));
-                      });
-    EXPECT_TRUE(until([&] { return over; })) << "the master ends the connection";
-    return answer;
-  }
-};
+class StatusOf : public Server {};
 
 TEST_F(StatusOf, is_told_to_who_is_no_peer) {
   found(2);
@@ -46,7 +25,7 @@ TEST_F(StatusOf, is_told_to_who_is_no_peer) {
 
 TEST_F(StatusOf, another_run_is_not_told) {
   start();
-  const auto answer = ask("another");
+  const auto answer = ask({"another"});
   const auto* refusal = std::get_if<Refuse>(&answer);
   ASSERT_NE(refusal, nullptr);
   EXPECT_EQ(refusal->error.code, ErrorCode::refused);
