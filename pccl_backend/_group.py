@@ -28,6 +28,7 @@ from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError, revi
 SLICE_S = 0.2
 SAY_WAITING_S = 5.0
 SAY_AT_DOOR_S = 1.0
+NAMES_SAID = 5
 FOUNDING_TIMEOUT_S = 1800.0
 NOT_FINISHED = (
     "the run is not finished: other members called refresh at this boundary, or the master is "
@@ -346,18 +347,20 @@ class ElasticGroup:
             _talk.end()
             raise
         if came and _talk.unanswered is not None and _talk.unanswered["what"] == "fetch":
-            self._say_fetching(_talk.unanswered.get("why", ""))
+            _log.info("shared state: fetching; %s", _talk.unanswered.get("why", ""))
 
-    def _say_fetching(self, why: str) -> None:
-        if _talk.had_state and _talk.before["admitted"]:
+    def _say_differed(self, names: list[str], why: str) -> None:
+        """A newcomer's state, and that of a member which had none, may be any."""
+        if names and _talk.had_state and _talk.before["admitted"]:
+            more = f" and {len(names) - NAMES_SAID} more" if len(names) > NAMES_SAID else ""
             _log.warning(
-                "shared state: after step %d this member's differs from that with which the run "
-                "goes on, and is replaced: its program has not done what others' have (%s)",
+                "shared state: after step %d this member's differed from that with which the run "
+                "goes on, and was replaced (%s%s): its program has not done what others' have (%s)",
                 _talk.before["step"],
+                ", ".join(names[:NAMES_SAID]),
+                more,
                 why,
             )
-        else:
-            _log.info("shared state: fetching; %s", why)
 
     def _hash(self, shared: Exchange | None, contributors: tuple[int, ...]) -> None:
         if shared is None:
@@ -388,6 +391,7 @@ class ElasticGroup:
         except RunMovedOnError:
             return True  # to what, the next event says
         self._tell_state(offer)
+        self._say_differed(shared.differed, event.get("why", ""))
         return True
 
     def _tell_state(self, offer: Snapshot | None) -> None:

@@ -64,6 +64,10 @@ class State(MutableMapping[str, Any]):
         """Names of the values without which a part is not whole: one of each object."""
         return set()
 
+    def may_differ(self, name: str) -> bool:
+        """May this value differ between members whose programs do the same?"""
+        return False
+
     def wholes(self) -> dict[str, Any]:
         """Returns `items` with whole DTensors, for a checkpoint, which divides them anew."""
         return dict(self.items())
@@ -200,6 +204,12 @@ class SharedState(State):
             return False
         number, point, _ = tail.partition(".")
         return bool(point) and number.isdecimal() and int(number) < len(_parameters(part))
+
+    def may_differ(self, name: str) -> bool:
+        """Buffers of a module may: BatchNorm's are of the batches that a member has seen."""
+        head, _, tail = name.partition(".")
+        part = self._parts.get(head)
+        return isinstance(part, nn.Module) and any(tail == n for n, _ in part.named_buffers())
 
     def keep(self) -> Callable[[], None]:
         """Returns what gives the optimizers back the tensors and options that they have now."""

@@ -57,6 +57,7 @@ class Run:
         self.failed_from: int | None = None  # index in this step: everything from there on fails
         self.contributed: set[Member] | None = None  # to all operations of this step
         self.voted: list[Member] = []  # members of the last boundary that voted
+        self._compares = False  # that one was the first, or has admitted newcomers
         self._offers: dict[str, Snapshot] = {}
         self._turn = threading.Condition()
         self._running: Member | None = None
@@ -438,7 +439,7 @@ class Run:
         )
         gone = [m for m in self.members if m.wants_to_leave]
         votes = (
-            bool(door or gone)
+            bool(door or gone or self._compares)
             or any(m.verify for m in self.members)
             or self.members != self.voted
             or self.failed_from is not None
@@ -476,7 +477,9 @@ class Run:
             self.epoch += 1
         self.members = [*(m for m in self.members if m not in gone), *door]
         self.numbering = list(self.members)
-        self.voted = list(self.members) if votes else self.voted
+        if votes:
+            self._compares = bool(door) or not self.voted
+            self.voted = list(self.members)
         self.step += 1
         self.operations, self.failed_from, self.contributed = {}, None, None
         for m in waiting:

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,6 +120,7 @@ class Exchange:
         self._tensors = _tensors_of(items)
         self._hosts: dict[str, torch.Tensor] = {}
         self._digests: dict[str, bytes] = {}  # of tensors that nobody has written since
+        self.differed: list[str] = []  # names of what `fetch` has found to, and which should not
         revision_of(mapping)
         characters = 0
         for name, value in items:
@@ -180,6 +181,9 @@ class Exchange:
             raise SourceFailedError
         if not adopt():
             raise RunMovedOnError
+        others = _that_differ(plain_of(self._mapping), manifest.values)
+        names = [*(entry.name for _, entry in differ), *others]
+        self.differed = [name for name in names if not self._mapping.may_differ(name)]
         return self._commit(fetched, manifest, [entry for _, entry in differ], digest)
 
     def _commit(
@@ -225,15 +229,12 @@ class Exchange:
 
     def _other_than(self, manifest: Manifest) -> str:
         """What is other than in `manifest`, of which this state was made, and why that may be."""
-        mine = plain_of(self._mapping)
-        for name in sorted(mine.keys() | manifest.values.keys()):
-            values = [of.get(name, ...) for of in (mine, manifest.values)]
-            if ... in values or _encode(values[0], name, 0) != _encode(values[1], name, 0):
-                return (
-                    f"state[{name!r}] is not what it was set to; expected a load_state_dict after "
-                    "which state_dict returns the same at once, and the same objects and options "
-                    "at all members"
-                )
+        for name in _that_differ(plain_of(self._mapping), manifest.values):
+            return (
+                f"state[{name!r}] is not what it was set to; expected a load_state_dict after "
+                "which state_dict returns the same at once, and the same objects and options "
+                "at all members"
+            )
         for entry in manifest.tensors:
             if self._digests.get(entry.name) != entry.digest:
                 return (
@@ -324,6 +325,14 @@ class Exchange:
 def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:
     """The values of a state that are not tensors."""
     return {n: v for n, v in mapping.items() if not isinstance(v, torch.Tensor)}
+
+
+def _that_differ(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """Names of the plain values that are not the same, or that one side lacks."""
+    for name in sorted(mine.keys() | theirs.keys()):
+        values = [of.get(name, ...) for of in (mine, theirs)]
+        if ... in values or _encode(values[0], name, 0) != _encode(values[1], name, 0):
+            yield name
 
 
 def in_order_of(mine: Any, theirs: Any) -> Any:

@@ -71,11 +71,14 @@ class Member:
     def resume(self) -> dict[str, Any]:
         return vars(self.group.resume())
 
-    def train(self) -> dict[str, Any]:
-        """One step of a program: a reduction that goes into the shared state."""
+    def train(self, *, drift: float = 0.0) -> dict[str, Any]:
+        """One step of a program: a reduction that goes into the shared state.
+
+        `drift` is what this program adds by a state of its own, which it does not share.
+        """
         step = self.state["step"]
         answer = {**self.issue(step=step, index=0), **self.wait()}
-        self.state["w"] += self.tensor
+        self.state["w"] += self.tensor + drift
         self.state["step"] += 1
         return answer
 

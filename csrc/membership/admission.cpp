@@ -232,10 +232,16 @@ std::map<PeerId, std::string> incomplete(const State& s) {
   return out;
 }
 
+bool compares_states(const Register& held) {
+  const bool first = held.before_passed == 0;
+  return held.epoch && held.epoch->boundary && held.passed > 0 && (first || !held.admitted.empty());
+}
+
 bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                     const std::vector<Member>& members) {
   return pinned != ids_of(members) || replicas(members) < s.config.hold_below ||
-         !who_leaves(s, members).empty() || !door(s).empty() || s.topology.wants_vote();
+         !who_leaves(s, members).empty() || !door(s).empty() || compares_states(*s.held) ||
+         s.topology.wants_vote();
 }
 
 namespace {

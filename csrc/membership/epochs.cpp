@@ -152,7 +152,9 @@ void propose(State& s, Next next, Actions& out) {
   std::string why = joined(changes(s, own(s), s.proposal->members));
   const bool reorders = own(s) != nullptr && s.proposal->ring != own(s)->ring;
   if (why.empty() && next.boundary) {
-    why = reorders ? "a boundary votes, and data go round in another order" : "a boundary votes";
+    why = "a boundary votes";
+    if (reorders) why += ", and data go round in another order";
+    if (compares_states(*s.held)) why += ": the states are compared after the first step";
   }
   if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
     why = "a member has issued an operation: members that wish to leave do so at the boundary";

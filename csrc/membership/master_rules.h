@@ -57,6 +57,10 @@ void count_loss(State& s, const Member& member);
 /// Logs once for each newcomer at the door that the run is full, or that its replica was lost too
 /// often lately. (A newcomer that waits for its replica's ranks or for the boundary needs no line.)
 void explain_door(State& s, Actions& out);
+/// The newest epoch is the boundary that began the run's first step, or one that admitted
+/// newcomers. The boundary after it compares the states of all: what programs keep outside the
+/// shared state, and what makes their steps differ, shows there.
+[[nodiscard]] bool compares_states(const Register& held);
 /// If the question whether the boundary of a step votes is decided now: does it?
 [[nodiscard]] bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                                   const std::vector<Member>& members);

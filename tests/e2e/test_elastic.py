@@ -62,6 +62,38 @@ def test_a_newcomer_holds_the_state_bit_for_bit_and_contributes(
     end(everybody)
 
 
+def test_what_a_newcomer_keeps_for_itself_shows_after_its_first_step(
+    run_peers: Run, start_master: Start
+) -> None:
+    master = start_master("--min-peers", "2")
+    members = run_peers(member, 2, master.url)
+    answers(members, "join")
+    voted = []
+    for _ in range(4):
+        voted.append(one(together(members, "refresh"), "voted"))
+        together(members, "train")
+    assert voted == [True, True, False, False], "and after the first step of the run"
+    (newcomer,) = run_peers(member, 1, master.url, first=2)
+    answers([newcomer], "join")
+    tell([newcomer], "refresh")
+    train_until(members, size=3)
+    answers([newcomer], "refresh")
+    everybody = [*members, newcomer]
+    tell([newcomer], "train", drift=0.5)
+    together(members, "train")
+    answers([newcomer], "train")
+    compared = together(everybody, "refresh")
+    assert one(compared, "voted")
+    one(compared, "w")
+    assert [line["bytes_received"] >= 4 * COUNT for line in compared] == [False, False, True]
+    together(everybody, "train")
+    assert not one(together(everybody, "refresh"), "voted")
+    end(everybody)
+    assert "this member's differed from that with which the run goes on" in newcomer.log()
+    assert "and was replaced (w): its program" in newcomer.log()
+    assert "differed" not in members[0].log()
+
+
 def test_who_leaves_costs_nobody_anything(run_peers: Run, start_master: Start) -> None:
     peers = found(run_peers, start_master, 3)
     together([peers[1]], "leave")

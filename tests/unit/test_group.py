@@ -268,7 +268,8 @@ def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> No
 def test_a_member_whose_state_is_replaced_is_warned(
     fake: FakeExtension, caplog: pytest.LogCaptureFixture, *, had_state: bool
 ) -> None:
-    offer = Exchange({"w": torch.ones(4), "step": 8}, hasher).snapshot()
+    weights = {f"w{number}": torch.ones(4) for number in range(6)}
+    offer = Exchange({**weights, "scale": 2.0, "step": 8}, hasher).snapshot()
     fake.sources = Sources(aa=offer)
     root = {"present": True, "revision": 8, "digest": offer.digest}
     ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "two of three"}
@@ -276,10 +277,12 @@ def test_a_member_whose_state_is_replaced_is_warned(
     fake.events = [finished(), ask, None, finished(voted=True)]
     group = ElasticGroup(None)
     group.refresh({"step": 7} if had_state else None)
-    group.refresh({"w": torch.zeros(4), "step": 8})
+    others = {name: torch.zeros(4) for name in ("w0", "w2", "w3", "w4", "w5")}
+    group.refresh({**others, "w1": torch.ones(4), "scale": 1.0, "step": 8})
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     if had_state:
-        assert "after step 8 this member's differs from that with which the run goes on" in said[0]
+        assert "after step 8 this member's differed from that with which the run goes on" in said[0]
+        assert "was replaced (w0, w2, w3, w4, w5 and 1 more): its program has" in said[0]
         assert "(two of three)" in said[0]
     else:
         assert said == [], "members begin with different parameters"

@@ -213,6 +213,26 @@ def test_what_differs_is_named_and_nothing_changes() -> None:
     assert not any(new.optimizer.state.values())
 
 
+def test_what_differed_is_told_but_for_buffers_which_are_of_a_members_own_batches() -> None:
+    mine, theirs = Trainer("momentum", seed=1), Trainer("momentum", seed=1)
+    for trainer in (mine, theirs):
+        trainer.train(1)
+    with torch.no_grad():
+        mine.model.norm.running_mean += 1.0
+    offer = theirs.offer()
+    exchange = Exchange(mine.state, hasher, Sources(a=offer))
+    exchange.fetch(offer.digest, ["a"], agree)
+    assert exchange.differed == []
+    assert torch.equal(mine.model.norm.running_mean, theirs.model.norm.running_mean)
+    with torch.no_grad():
+        mine.model.norm.running_mean += 1.0
+        mine.model.norm.bias += 1.0
+    mine.scheduler.step()
+    exchange = Exchange(mine.state, hasher, Sources(a=offer))
+    exchange.fetch(offer.digest, ["a"], agree)
+    assert exchange.differed == ["model.norm.bias", "optimizer.groups", "scheduler"]
+
+
 def test_an_object_that_the_run_does_not_share_is_named_and_stays() -> None:
     offer = Exchange(SharedState(w=torch.ones(2), step=5), hasher).snapshot()
     mine = SharedState(w=torch.zeros(2), loader=Meter(), step=0)

@@ -167,6 +167,31 @@ def test_states_that_differ_at_the_start_become_the_one_with_the_highest_revisio
     assert [m.result for m in run] == [(9, 45.0, "of 9")] * 3
 
 
+def test_states_are_compared_after_the_first_step_of_the_run_and_of_newcomers() -> None:
+    def program() -> list[tuple[int, bool, int]]:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        state = {"step": 0, "w": torch.zeros(2)}
+        boundary = group.refresh(state)
+        seen = []
+        for own in (1.0, 0.0, 0.0, 0.0, 0.0):  # what a program keeps for itself, in its first step
+            dist.all_reduce(torch.ones(2), group=pg)
+            state["w"] += own * boundary.rank
+            state["step"] += 1
+            boundary = group.refresh(state)
+            seen.append((boundary.step, boundary.voted, boundary.bytes_received))
+            if state["step"] == STEPS - 1:
+                break
+        return seen
+
+    run = testing.simulate(program, members=2, events=[testing.Join(step=4)])
+    founder, other, newcomer = (m.result for m in run)
+    assert [voted for _, voted, _ in founder] == [True, False, True, True, False]
+    assert {received for _, _, received in founder} == {0}
+    assert [received > 0 for _, _, received in other] == [True, False, False, False, False]
+    assert [(step, received > 0) for step, _, received in newcomer] == [(5, True), (6, False)]
+
+
 def test_messages_arrive_by_sender_and_tag_in_their_order() -> None:
     def program() -> list[float]:
         pg = pccl.join(URL)

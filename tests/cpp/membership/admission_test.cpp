@@ -74,6 +74,21 @@ TEST(Admission, a_boundary_votes_after_a_change_of_members_or_below_the_wanted_n
   EXPECT_TRUE(wants_boundary(s, s.held->pinned, own(s)->members));
 }
 
+TEST(Admission, the_boundary_after_a_first_step_votes_of_the_run_or_of_newcomers) {
+  State s = in_office({member(1), member(2)}, 7);
+  const auto wants = [&] { return wants_boundary(s, s.held->pinned, own(s)->members); };
+  EXPECT_FALSE(wants());
+  s.held->admitted = peers({2});
+  EXPECT_TRUE(wants());
+  s.held->epoch->boundary = false;
+  EXPECT_FALSE(wants()) << "an epoch since then: the step was disturbed, or others are members";
+  s = in_office({member(1), member(2)}, 1);
+  s.held->before_passed = 0;
+  EXPECT_TRUE(wants());
+  s.held->passed = 0;
+  EXPECT_FALSE(wants()) << "the founding is no boundary of a program";
+}
+
 TEST(Admission, who_comes_to_a_full_run_waits_at_the_door_and_is_told_once) {
   State s = in_office({member(1), member(2)});
   s.config.max_peers = 3;

@@ -50,6 +50,7 @@ inline master::State in_office(const std::vector<Member>& members, std::uint64_t
     peer.report.committed.below = peer.report.issued = OpKey{passed, 0};
   }
   s.held->pinned = ids_of(members);
+  s.held->before_passed = passed;  // so its last vote was not the first one
   return s;
 }
 
