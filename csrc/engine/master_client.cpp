@@ -158,8 +158,7 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     (greeted_ ? told_ : stands_by_) = hold->text;
     if (!greeted_) return;
   }
-  const bool first = !std::exchange(greeted_, true);
-  if (first) backoff_ms_ = kBackoffMsMin;
+  // The store answers before its master has greeted: that is no greeting yet.
   if (auto* reply = std::get_if<StoreReply>(&message.value())) {
     auto node = store_calls_.extract(reply->id);
     if (node.empty()) return;
@@ -169,6 +168,8 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     ticket.complete(std::move(reply->error));
     return;
   }
+  const bool first = !std::exchange(greeted_, true);
+  if (first) backoff_ms_ = kBackoffMsMin;
   events_.message(message.value());
   if (!first) return;
   was_greeted_ = true;

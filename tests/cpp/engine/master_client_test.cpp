@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -14,8 +15,9 @@ namespace {
 
 class FakeChannel : public Channel {
  public:
-  explicit FakeChannel(const std::uint64_t& received) : received_(received) {}
-  void set_events(Events) override {}
+  FakeChannel(const std::uint64_t& received, Events& events)
+      : received_(received), events_(events) {}
+  void set_events(Events events) override { events_ = std::move(events); }
   void send(std::span<const std::byte>) override {}
   void trust() override {}
   void close() override {}
@@ -26,6 +28,7 @@ class FakeChannel : public Channel {
 
  private:
   const std::uint64_t& received_;
+  Events& events_;
   std::string host_ = "127.0.0.1";
 };
 
@@ -47,13 +50,14 @@ class FakeNetwork : public Network {
       const std::string&, const std::string&, std::uint64_t,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override {
     loop_.defer([this, done = std::move(done)] {
-      done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received)));
+      done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received, events)));
     });
     return std::make_unique<Dial>();
   }
   void in_background(std::function<void()>, std::function<void()>) override {}
 
   std::uint64_t received = 0;
+  Channel::Events events;  // of the newest channel
 
  private:
   Loop& loop_;
@@ -87,6 +91,24 @@ TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_h
   ASSERT_EQ(lines.size(), 1U);
   const std::string limit = "until a master is back, 1800.0 s at most (PCCL_HOLD_TIMEOUT_S)";
   EXPECT_NE(lines[0].find(limit), std::string::npos) << lines[0];
+}
+
+TEST(MasterClientGreeting, a_reply_of_the_store_before_it_does_not_end_the_time_without_a_master) {
+  Node node(PeerId{1});
+  FakeNetwork network(node.loop);
+  EngineContext context{network,   node.loop, node.links, node.pool, node.options, node.counters,
+                        node.host, {},        0,          {},        {},           {}};
+  MasterClient client(context, {"127.0.0.1:1"}, "",
+                      {[] {}, [](const std::string&, bool) {}, [](const MasterToPeer&) {},
+                       [] { return Heartbeat{}; }});
+  client.tick(700);
+  client.dial();
+  while (!client.connected()) node.loop.run_once(false);
+  EXPECT_EQ(client.without_ms(), 700U);
+  network.events.arrived(encode(MasterToPeer{StoreReply{}}));
+  EXPECT_EQ(client.without_ms(), 700U);
+  network.events.arrived(encode(MasterToPeer{Welcome{}}));
+  EXPECT_EQ(client.without_ms(), 0U) << "the next outage counts from its own beginning";
 }
 
 }  // namespace
