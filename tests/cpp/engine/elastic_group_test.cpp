@@ -313,7 +313,9 @@ TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
   ASSERT_EQ(first.size(), 2U);
   EXPECT_TRUE(first[0].voted);  // the first boundary of a run always votes
   EXPECT_EQ(first[0].step, 1U);
-  auto quiet = step({&a, &b}, {&state_a, &state_b}, 2);
+  auto compared = step({&a, &b}, {&state_a, &state_b}, 2);
+  EXPECT_TRUE(compared.at(0).voted);  // after the first step
+  auto quiet = step({&a, &b}, {&state_a, &state_b}, 3);
   EXPECT_FALSE(quiet.at(0).voted);  // nobody waits
   Peer c = start_peer(master.address);
   expect_success(c.joined);
@@ -324,7 +326,7 @@ TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
   std::vector<float> state_c(100000, 0.0F);
   auto admitted = std::async(std::launch::async, [&] { return refresh(*c.engine, state_c, 0); });
   bool voted = false;
-  for (std::uint64_t s = 3; s < 200 && !voted; ++s) {
+  for (std::uint64_t s = 4; s < 200 && !voted; ++s) {
     auto events = step({&a, &b}, {&state_a, &state_b}, s);
     ASSERT_EQ(events.size(), 2U);
     voted = events[0].voted;
