@@ -64,9 +64,9 @@ class State(MutableMapping[str, Any]):
         """Names of the values without which a part is not whole: one of each object."""
         return set()
 
-    def may_differ(self, name: str) -> bool:
-        """May this value differ between members whose programs do the same?"""
-        return False
+    def of_own_batches(self) -> set[str]:
+        """Names of what may differ between members whose programs do the same."""
+        return set()
 
     def wholes(self) -> dict[str, Any]:
         """Returns `items` with whole DTensors, for a checkpoint, which divides them anew."""
@@ -205,11 +205,10 @@ class SharedState(State):
         number, point, _ = tail.partition(".")
         return bool(point) and number.isdecimal() and int(number) < len(_parameters(part))
 
-    def may_differ(self, name: str) -> bool:
-        """Buffers of a module may: BatchNorm's are of the batches that a member has seen."""
-        head, _, tail = name.partition(".")
-        part = self._parts.get(head)
-        return isinstance(part, nn.Module) and any(tail == n for n, _ in part.named_buffers())
+    def of_own_batches(self) -> set[str]:
+        """Buffers of modules: BatchNorm's are of the batches that a member has seen."""
+        modules = {name: p for name, p in self._parts.items() if isinstance(p, nn.Module)}
+        return {f"{name}.{key}" for name, p in modules.items() for key, _ in p.named_buffers()}
 
     def keep(self) -> Callable[[], None]:
         """Returns what gives the optimizers back the tensors and options that they have now."""

@@ -179,11 +179,11 @@ class Exchange:
         wanted = [(item, entry.digest, _bytes_of(entry)) for item, entry in differ]
         if not fetched.run(digest, sources, wanted):
             raise SourceFailedError
+        others = _that_differ(plain_of(self._mapping), manifest.values)
+        may = self._mapping.of_own_batches()
+        self.differed = [n for n in (*(e.name for _, e in differ), *others) if n not in may]
         if not adopt():
             raise RunMovedOnError
-        others = _that_differ(plain_of(self._mapping), manifest.values)
-        names = [*(entry.name for _, entry in differ), *others]
-        self.differed = [name for name in names if not self._mapping.may_differ(name)]
         return self._commit(fetched, manifest, [entry for _, entry in differ], digest)
 
     def _commit(

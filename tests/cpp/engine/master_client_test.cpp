@@ -63,23 +63,32 @@ class FakeNetwork : public Network {
   Loop& loop_;
 };
 
-TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_how_long) {
-  Node node(PeerId{1});
-  FakeNetwork network(node.loop);
-  EngineContext context{network,   node.loop, node.links, node.pool, node.options, node.counters,
-                        node.host, {},        0,          {},        {},           {}};
+class MasterClientTest : public ::testing::Test {
+ protected:
+  void connect(MasterClient& client) {
+    client.dial();
+    while (!client.connected()) node_.loop.run_once(false);
+  }
+
+  Node node_{PeerId{1}};
+  FakeNetwork network_{node_.loop};
+  EngineContext context_{
+      network_, node_.loop, node_.links, node_.pool, node_.options, node_.counters, node_.host, {},
+      0,        {},         {},          {}};
+};
+
+TEST_F(MasterClientTest, a_long_message_is_a_sign_of_life_and_a_wait_says_for_how_long) {
   std::string lost;
-  MasterClient client(context, {"127.0.0.1:1"}, "",
+  MasterClient client(context_, {"127.0.0.1:1"}, "",
                       {[] {}, [&](const std::string& reason, bool) { lost = reason; },
                        [](const MasterToPeer&) {}, [] { return Heartbeat{}; }});
-  client.dial();
-  while (!client.connected()) node.loop.run_once(false);
+  connect(client);
   Welcome welcome;
   welcome.heartbeat_ms = 1000;
   welcome.silence_ms = 5000;
   EXPECT_FALSE(client.welcomed(welcome));
   for (int i = 0; i < 1000; ++i) {  // 50 s of one message
-    ++network.received;
+    ++network_.received;
     client.tick(50);
   }
   EXPECT_EQ(lost, "");
@@ -93,21 +102,16 @@ TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_h
   EXPECT_NE(lines[0].find(limit), std::string::npos) << lines[0];
 }
 
-TEST(MasterClientGreeting, a_reply_of_the_store_before_it_does_not_end_the_time_without_a_master) {
-  Node node(PeerId{1});
-  FakeNetwork network(node.loop);
-  EngineContext context{network,   node.loop, node.links, node.pool, node.options, node.counters,
-                        node.host, {},        0,          {},        {},           {}};
-  MasterClient client(context, {"127.0.0.1:1"}, "",
+TEST_F(MasterClientTest, a_reply_of_the_store_before_it_does_not_end_the_time_without_a_master) {
+  MasterClient client(context_, {"127.0.0.1:1"}, "",
                       {[] {}, [](const std::string&, bool) {}, [](const MasterToPeer&) {},
                        [] { return Heartbeat{}; }});
   client.tick(700);
-  client.dial();
-  while (!client.connected()) node.loop.run_once(false);
+  connect(client);
   EXPECT_EQ(client.without_ms(), 700U);
-  network.events.arrived(encode(MasterToPeer{StoreReply{}}));
+  network_.events.arrived(encode(MasterToPeer{StoreReply{}}));
   EXPECT_EQ(client.without_ms(), 700U);
-  network.events.arrived(encode(MasterToPeer{Welcome{}}));
+  network_.events.arrived(encode(MasterToPeer{Welcome{}}));
   EXPECT_EQ(client.without_ms(), 0U) << "the next outage counts from its own beginning";
 }
 
