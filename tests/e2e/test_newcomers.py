@@ -22,12 +22,13 @@ def test_a_newcomer_that_answers_no_peer_stops_nobody_and_a_sound_one_comes_in(
     members = run_peers(member, 3, master.url)
     answers(members, "join")
     together(members, "refresh")
-    epoch = one(together(members, "look"), "epoch")
 
     def step() -> list[dict[str, object]]:
         together(members, "train")
         return together(members, "refresh")
 
+    assert one(step(), "voted"), "after the first step of the run"
+    epoch = one(together(members, "look"), "epoch")
     with half_newcomer(master.port) as half:
         wait_until(lambda: half.dialled >= 3, what="the members dial it")
         held = time.monotonic()
@@ -68,6 +69,8 @@ def test_a_newcomer_that_lies_about_its_links_is_not_believed(
     members = run_peers(member, 2, master.url)
     answers(members, "join")
     together(members, "refresh")
+    together(members, "train")
+    assert one(together(members, "refresh"), "voted"), "after the first step of the run"
     ids = [int(peer["replica"], 16) for peer in status(master)["members"]]
     with half_newcomer(master.port) as half:
         half.say("tried", links=[{"peer": peer, "reason": ""} for peer in ids])
