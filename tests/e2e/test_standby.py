@@ -137,6 +137,7 @@ def test_a_run_goes_on_without_etcd_until_an_epoch_has_to_start_and_then_says_wh
     peers = run_peers(member, 3, url, env={"PCCL_LOG_LEVEL": "info"})
     answers(peers, "join")
     together(peers, "refresh")
+    train(peers)  # the boundary after the first step of a run votes, and writes the register
     etcd.signal(signal.SIGSTOP)
     began = time.monotonic()
     train(peers)  # commits need no register

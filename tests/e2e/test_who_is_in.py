@@ -16,6 +16,8 @@ def test_a_stopped_member_and_a_newcomer_are_seen(run_peers: Run, start_master: 
     peers = [named, *run_peers(member, 2, master.url)]
     pids = [line["pid"] for line in answers(peers, "join")]
     together(peers, "refresh")
+    together(peers, "train")
+    together(peers, "refresh")  # votes, as the step was the first of the run
     seen = status(master)
     assert (seen["state"], seen["member_count"], seen["door"]) == ("running", 3, [])
     assert {m["process"] for m in seen["members"]} == set(pids)
