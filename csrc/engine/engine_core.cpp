@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "transport/last_word.h"
 #include "wire/cbor.h"
 #include "wire/codec.h"
 
@@ -408,7 +409,7 @@ Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {
   try {
     return early_->place(peer, header, std::move(*kept));
   } catch (const std::bad_alloc&) {
-    context_->breaks_rules(peer, "there is no memory here for what it sends early");
+    context_->breaks_rules(peer, no_memory_for("what it sends early"));
     return {};
   }
 }

@@ -254,11 +254,19 @@ void Group::finish(OpKey key, Error error) {
 /// never a call from inside the loop.
 void Group::start_deferred() {
   more_may_start_ = true;
-  if (starting_deferred_ || ops_.deferred().empty() || stopped_ || run_->stopped) return;
+  if (starting_deferred_ || stopped_ || run_->stopped) return;
   starting_deferred_ = true;
   while (std::exchange(more_may_start_, false)) {
-    for (const OpKey key : std::set<OpKey>(ops_.deferred())) {
-      if (ops_.is_deferred(key) && !must_wait(ops_.at(key))) start_now(ops_.at(key));
+    std::optional<OpKey> asked;
+    while (Pending* const pending = ops_.next_to_ask(asked)) {
+      asked = pending->key();
+      if (!must_wait(*pending)) {
+        start_now(*pending);
+      } else if (is_elastic()) {
+        break;  // all later ones wait for it
+      } else {
+        ops_.defer(*pending);  // behind another operation now
+      }
     }
   }
   starting_deferred_ = false;

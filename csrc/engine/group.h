@@ -237,7 +237,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
   [[nodiscard]] TellIssued tell_issued(OpKey op, const Pending* pending) const;
 
-  WaitingLines waiting_lines_{0};
+  WaitingLines waiting_lines_;
   Completed completed_;
   std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch, for frames that come early
   bool starting_deferred_ = false;

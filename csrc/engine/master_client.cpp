@@ -99,12 +99,6 @@ void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
   channel_->set_events({[this](std::span<const std::byte> payload) { arrived(payload); },
                         [this](const std::string& reason) { disconnected(reason); }});
   events_.connected();
-  for (auto& [id, call] : store_calls_) {
-    if (!call.sent && channel_) {
-      call.sent = true;
-      channel_->send(encode(PeerToMaster{call.request}));
-    }
-  }
 }
 
 void MasterClient::retry() {
@@ -169,12 +163,16 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     return;
   }
   const bool first = !std::exchange(greeted_, true);
-  if (first) backoff_ms_ = kBackoffMsMin;
+  if (first) {
+    backoff_ms_ = kBackoffMsMin;
+    stands_by_.clear();
+  }
   events_.message(message.value());
   if (!first) return;
   was_greeted_ = true;
   without_ms_ = 0;
   say_away_ms_ = kSayAwayMs;
+  send_store_calls();
 }
 
 void MasterClient::send(const PeerToMaster& message) {
@@ -187,9 +185,16 @@ void MasterClient::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
   StoreCall& call = store_calls_[request.id];
   call.request = std::move(request);
   call.ticket = std::move(ticket);
-  if (!channel_) return;
-  call.sent = true;
-  channel_->send(encode(PeerToMaster{call.request}));
+  send_store_calls();
+}
+
+/// A master that stands by gets none: the calls would end with the connection to it.
+void MasterClient::send_store_calls() {
+  for (auto& [id, call] : store_calls_) {
+    if (call.sent || !in_charge()) continue;
+    call.sent = true;
+    channel_->send(encode(PeerToMaster{call.request}));
+  }
 }
 
 bool MasterClient::welcomed(const Welcome& welcome) {

@@ -581,12 +581,6 @@ void Operation::drain() {
 
 std::uint64_t Operation::output_bytes() const { return total_bytes(request_.outputs); }
 
-bool Operation::overlaps(const Operation& other) const {
-  const OpRequest& o = other.request_;
-  return touch(request_.outputs, o.outputs) || touch(request_.outputs, o.inputs) ||
-         touch(request_.inputs, o.outputs);
-}
-
 bool Operation::uses(const std::vector<Buffer>& memory) const {
   return touch(request_.inputs, memory) || touch(request_.outputs, memory);
 }

@@ -101,7 +101,6 @@ class Operation {
   [[nodiscard]] const OpRequest& request() const { return request_; }
   [[nodiscard]] const std::shared_ptr<Ticket>& ticket() const { return ticket_; }
   [[nodiscard]] std::uint64_t output_bytes() const;
-  [[nodiscard]] bool overlaps(const Operation& other) const;
   /// Does it read or write some of this memory?
   [[nodiscard]] bool uses(const std::vector<Buffer>& memory) const;
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }

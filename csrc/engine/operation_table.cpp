@@ -27,10 +27,21 @@ Pending& OperationTable::add(std::unique_ptr<Operation> op, Numbering numbering)
   Pending& pending = ops_[op->key()];
   pending.op = std::move(op);
   pending.numbering = std::move(numbering);
+  users_.add(pending.key(), pending.op->request());
   return pending;
 }
 
-Pending OperationTable::take(OpKey key) { return std::move(ops_.extract(key).mapped()); }
+Pending OperationTable::take(OpKey key) {
+  Pending pending = std::move(ops_.extract(key).mapped());
+  users_.remove(key, pending.op->request());
+  if (const auto waiting = behind_.extract(key)) {
+    for (const OpKey op : waiting.mapped()) {
+      ops_.at(op).behind.reset();
+      to_ask_.insert(op);
+    }
+  }
+  return pending;
+}
 
 Pending* OperationTable::find(OpKey key) {
   const auto it = ops_.find(key);
@@ -55,17 +66,31 @@ bool OperationTable::must_wait(const Pending& pending) const {
     const std::uint64_t bytes = preimage_bytes_ + op.output_bytes();
     if (preimage_bytes_ > 0 && bytes > preimage_bytes_max_) return true;
   }
+  if (users_.last_before(op.key(), op.request())) return true;
+  const bool by_areas = may_go_through_areas(op);
+  if (!pending.is_barrier() && !by_areas) return false;
   std::size_t through_areas = 0;
   for (const auto& [key, other] : ops_) {
     if (!(key < op.key())) break;
-    if (op.overlaps(*other.op) || (pending.is_barrier() && !other.op->complete())) return true;
-    if (other.op->through_areas() && !other.op->complete()) ++through_areas;
+    if (other.op->complete()) continue;
+    if (pending.is_barrier()) return true;
+    if (other.op->through_areas() && ++through_areas >= kThroughAreasMax) return true;
   }
-  return through_areas >= kThroughAreasMax && may_go_through_areas(op);
+  return false;
 }
 
-void OperationTable::defer(const Pending& pending) {
-  if (deferred_.insert(pending.key()).second && pending.is_barrier()) ++deferred_barriers_;
+void OperationTable::defer(Pending& pending) {
+  const OpKey key = pending.key();
+  stopped(pending);
+  deferred_.insert(key);
+  if (pending.is_barrier()) ++deferred_barriers_;
+  pending.behind = users_.last_before(key, pending.op->request());
+  (pending.behind ? behind_[*pending.behind] : to_ask_).insert(key);
+}
+
+Pending* OperationTable::next_to_ask(std::optional<OpKey> key) {
+  const auto next = key ? to_ask_.upper_bound(*key) : to_ask_.begin();
+  return next == to_ask_.end() ? nullptr : &ops_.at(*next);
 }
 
 void OperationTable::started(Pending& pending) {
@@ -75,7 +100,15 @@ void OperationTable::started(Pending& pending) {
 }
 
 void OperationTable::stopped(Pending& pending) {
-  if (deferred_.erase(pending.key()) > 0 && pending.is_barrier()) --deferred_barriers_;
+  const OpKey key = pending.key();
+  if (deferred_.erase(key) > 0 && pending.is_barrier()) --deferred_barriers_;
+  to_ask_.erase(key);
+  if (pending.behind) {
+    const auto others = behind_.find(*pending.behind);
+    others->second.erase(key);
+    if (others->second.empty()) behind_.erase(others);
+    pending.behind.reset();
+  }
   preimage_bytes_ -= std::exchange(pending.preimage_bytes, 0);
 }
 

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "base/limits.h"
 #include "engine/group_kind.h"
+#include "engine/memory_users.h"
 #include "engine/operation.h"
 
 namespace pccl {
@@ -22,6 +24,7 @@ struct Pending {
   std::vector<PeerId> contributors;             // of its last run
   std::map<PeerId, std::uint64_t> early_bytes;  // arrived while the operation was deferred
   std::uint64_t preimage_bytes = 0;             // counted by the table
+  std::optional<OpKey> behind;  // deferred, and asked again when that operation has ended
   bool gave_up = false;     // no memory for it here: it stands still until it fails at all members
   bool asked_back = false;  // complete here; the contributors were asked, because one has called
                             // another operation
@@ -75,23 +78,27 @@ class OperationTable {
   /// only take the caches from each other. The oldest operation never waits.
   [[nodiscard]] bool must_wait(const Pending& pending) const;
   /// Notes that the operation waits for earlier ones.
-  void defer(const Pending& pending);
+  void defer(Pending& pending);
   /// Notes that the operation runs.
   void started(Pending& pending);
   /// Notes that the operation neither runs nor waits.
   void stopped(Pending& pending);
   [[nodiscard]] bool is_deferred(OpKey key) const { return deferred_.contains(key); }
   [[nodiscard]] bool barrier_deferred() const { return deferred_barriers_ > 0; }
-  /// The operations that wait for earlier ones, in the order of their calls.
-  [[nodiscard]] const std::set<OpKey>& deferred() const { return deferred_; }
+  /// The first deferred operation after `key` that may begin now, as far as memory goes; null:
+  /// none. The others use memory of one that has not ended.
+  [[nodiscard]] Pending* next_to_ask(std::optional<OpKey> key);
 
  private:
   const bool elastic_;
   const std::uint64_t preimage_bytes_max_;
   Map ops_;
+  MemoryUsers users_;
   std::set<OpKey> deferred_;
-  std::size_t deferred_barriers_ = 0;  // number of barriers in `deferred_`
-  std::uint64_t preimage_bytes_ = 0;   // of the operations that run
+  std::set<OpKey> to_ask_;                   // those of `deferred_` without Pending::behind
+  std::map<OpKey, std::set<OpKey>> behind_;  // the others, by Pending::behind
+  std::size_t deferred_barriers_ = 0;        // number of barriers in `deferred_`
+  std::uint64_t preimage_bytes_ = 0;         // of the operations that run
 };
 
 }  // namespace pccl

@@ -187,7 +187,7 @@ class PointToPoint : public SegmentOwner {
   // Sends that were withdrawn before they came, which the matcher remembers: by their numbers.
   std::map<PeerId, std::map<std::uint64_t, Kept>> given_up_;
 
-  WaitingLines waiting_lines_{kSayWaitingMs};
+  WaitingLines waiting_lines_;
 
   struct Question {
     std::uint64_t sends = 0;

@@ -13,12 +13,9 @@
 
 namespace pccl {
 
-/// In each span of `span_ms` (0: in each tick) there are kSaidAtOnceMax lines at most. Engine's
-/// thread only.
+/// In each span of kSayWaitingMs there are kSaidAtOnceMax lines at most. Engine's thread only.
 class WaitingLines {
  public:
-  explicit WaitingLines(std::uint64_t span_ms) : span_ms_(span_ms) {}
-
   /// A tick begins.
   void begin(std::uint64_t elapsed_ms) {
     span_over_ = left_ms_ <= elapsed_ms;
@@ -27,7 +24,7 @@ class WaitingLines {
   }
   /// May a call have a line of its own? Otherwise it is counted.
   [[nodiscard]] bool admit() {
-    if (said_ == 0) left_ms_ = span_ms_;
+    if (said_ == 0) left_ms_ = kSayWaitingMs;
     if (++said_ <= kSaidAtOnceMax) return true;
     ++unsaid_;
     return false;
@@ -43,7 +40,6 @@ class WaitingLines {
   }
 
  private:
-  const std::uint64_t span_ms_;
   std::uint64_t left_ms_ = 0;  // of the span
   bool span_over_ = true;      // when the tick began
   std::size_t said_ = 0;       // in the span

@@ -360,6 +360,8 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
   const Member ended = s.peers.at(p).member;
   const auto replica = replica_of(ended);
   const bool member = is_own_member(s, p);
+  // The epoch line says it of a member; of a newcomer nothing else would.
+  if (failed && !member) out.push_back(warning_of(s, p, name(s, p) + " " + how));
   out.push_back(Close{p});
   forget(s, p, (failed ? "its program " : "it ") + how, out);
   const std::string of_mate = cut_text("rank " + std::to_string(ended.place.rank) +

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
@@ -37,7 +38,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using Value = std::vector<std::uint8_t>;
 
-constexpr milliseconds kWaitSlice{1000};  // between two looks at the signals
+constexpr milliseconds kPauseMin{100};   // the longest between two looks into the store: 1 ms for
+constexpr milliseconds kPauseMax{1000};  // each rank, within these
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kFarAway = "192.0.2.1:9";  // a documentation address: nothing is sent to it
 
@@ -179,19 +181,16 @@ class Meeting {
     return std::to_string(turn_) + "/handle/" + std::to_string(rank);
   }
 
+  /// Asks again and again: torch's TCPStore prints two warnings whenever a wait of its own runs
+  /// out, and a long one would not hear Ctrl-C.
   void wait(const std::vector<std::string>& keys) {
-    for (;;) {
-      const milliseconds left = this->left();
-      try {
-        store_->wait(keys, std::min(left, kWaitSlice));
-        return;
-      } catch (const std::exception&) {
-        // Not there yet, or the store is gone: check() throws if it is.
-        if (store_->check(keys)) return;
-      }
+    const milliseconds longest = std::clamp(milliseconds(size_), kPauseMin, kPauseMax);
+    milliseconds pause{0};
+    while (!store_->check(keys)) {
       check_signals();
       check_evicted(engine_);
-      if (left <= kWaitSlice) {
+      const milliseconds left = this->left();
+      if (steady_clock::now() >= deadline_) {
         raise({ErrorCode::timed_out,
                "after " + std::to_string(timeout_.count() / 1000) + " s " + who_is_missing()});
       }
@@ -199,6 +198,8 @@ class Meeting {
         said_waiting_ = true;
         log_info("rank " + std::to_string(rank_) + " waits: " + who_is_missing());
       }
+      pause = std::min(pause + pause / 4 + milliseconds(1), longest);
+      std::this_thread::sleep_for(std::min(pause, left));
     }
   }
 

@@ -560,7 +560,7 @@ void TcpLinks::moving(Link& link, Body body) {
 void TcpLinks::end_starved(Link& link) {
   last_word([&] {
     if (link.state == Link::State::closing) return link_closed(link);
-    fail(link, "there was no memory here for what goes over it", false);
+    fail(link, no_memory_for("what goes over the link to it"), false);
   });
 }
 

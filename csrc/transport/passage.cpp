@@ -8,6 +8,7 @@
 #include <ranges>
 
 #include "base/limits.h"
+#include "transport/last_word.h"
 
 namespace pccl {
 namespace {
@@ -93,7 +94,7 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   try {
     buffer = buffers_.take(header.bytes);
   } catch (const std::bad_alloc&) {
-    links_.give_up(from, "there is no memory here for what it sends over this peer");
+    links_.give_up(from, no_memory_for("what it sends over this peer"));
     return {};
   }
   held_bytes_[between] += relay_cost(header.bytes);

@@ -57,7 +57,7 @@ void RelayLinks::pump(Far& far) {
     hand_over(far);
   } catch (const std::bad_alloc&) {
     // The number of a sealed segment may be used and the segment not sent.
-    last_word([&] { fail(far, "there is no memory here for what goes over a third peer"); });
+    last_word([&] { fail(far, no_memory_for("what goes to it over a third peer")); });
   }
 }
 
@@ -146,7 +146,7 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   try {
     at.to = copy(arriving_, peer, header.bytes, at.token);
   } catch (const std::bad_alloc&) {
-    give_up(header.route.from, "there is no memory here for what it sends");
+    give_up(header.route.from, no_memory_for("what it sends over a third peer"));
   }
   return at;
 }

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, ROOT, failure, fixed_group, hear, resources, say
+from conftest import (
+    PATIENCE_S,
+    ROOT,
+    failure,
+    fixed_group,
+    free_port,
+    hear,
+    resources,
+    say,
+    wait_until,
+)
 
 HERE = Path(__file__).resolve().parent
 
@@ -159,6 +169,35 @@ def test_a_stopped_rank_is_lost_after_the_silence_and_a_late_one_is_not(
         for word in (*words, " at 127.0.0.1:", "no sign of life for", ", after "):
             assert word in text, text
         peer.finish()
+
+
+def meets_over_tcp(rank: int, port: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    say(ready=True)
+    if rank == 1:
+        hear()
+    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, wait_for_workers=False)
+    dist.init_process_group("pccl", store=store, rank=rank, world_size=2)
+    t = torch.ones(3)
+    dist.all_reduce(t)
+    say(sum=t.tolist())
+
+
+def test_a_rank_that_waits_for_a_late_one_says_so_itself_and_torch_does_not_warn(
+    run_peers: Any,
+) -> None:
+    peers = run_peers(meets_over_tcp, 2, free_port(), env={"PCCL_LOG_LEVEL": "info"})
+    for peer in peers:
+        peer.next(ready=True)
+    waits = "rank 0 waits: 1 of 2 ranks have not come to make the group: 1"
+    wait_until(lambda: waits in peers[0].log(), what="the line about the missing rank")
+    peers[1].tell("go")
+    for peer in peers:
+        assert peer.next()["sum"] == [2.0] * 3
+        peer.finish()
+    assert "waitForInput" not in peers[0].log()
 
 
 def completes_and_ends(rank: int, world: int, meet: str, how: str) -> None:

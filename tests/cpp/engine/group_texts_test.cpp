@@ -144,5 +144,23 @@ TEST_F(GroupTexts, of_hundreds_of_operations_that_wait_three_have_a_line_and_the
       << lines.back();
 }
 
+TEST_F(GroupTexts, of_operations_that_are_called_one_after_the_other_a_few_have_a_line_in_5_s) {
+  std::vector<std::vector<float>> values(190, std::vector<float>(8));
+  lines.clear();
+  for (auto& one : values) {  // 9.5 s
+    b.post(broadcast(one));
+    b.group->tick(50);
+  }
+  const auto waiting = [this](const char* what) {
+    return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find(what) != std::string::npos;
+    });
+  };
+  EXPECT_EQ(waiting("has been waiting for 5 s"), kSaidAtOnceMax);
+  EXPECT_EQ(waiting("more operations"), 0);
+  for (std::uint64_t ms = 0; ms < kSayWaitingMs / 2; ms += 50) b.group->tick(50);
+  EXPECT_EQ(waiting("more operations have been waiting for as long ("), 1);
+}
+
 }  // namespace
 }  // namespace pccl::testing

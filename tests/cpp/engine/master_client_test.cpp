@@ -1,4 +1,4 @@
-// The connection to the master: what counts as its silence.
+// The connection to the master: what counts as its silence, and what goes over it.
 #include "engine/master_client.h"
 
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@ namespace {
 
 class FakeChannel : public Channel {
  public:
-  FakeChannel(const std::uint64_t& received, Events& events)
-      : received_(received), events_(events) {}
+  FakeChannel(const std::uint64_t& received, Events& events, std::size_t& sent)
+      : received_(received), events_(events), sent_(sent) {}
   void set_events(Events events) override { events_ = std::move(events); }
-  void send(std::span<const std::byte>) override {}
+  void send(std::span<const std::byte>) override { ++sent_; }
   void trust() override {}
   void close() override {}
   [[nodiscard]] const std::string& remote() const override { return host_; }
@@ -29,6 +29,7 @@ class FakeChannel : public Channel {
  private:
   const std::uint64_t& received_;
   Events& events_;
+  std::size_t& sent_;
   std::string host_ = "127.0.0.1";
 };
 
@@ -50,7 +51,7 @@ class FakeNetwork : public Network {
       const std::string&, const std::string&, std::uint64_t,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override {
     loop_.defer([this, done = std::move(done)] {
-      done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received, events)));
+      done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received, events, sent)));
     });
     return std::make_unique<Dial>();
   }
@@ -58,6 +59,7 @@ class FakeNetwork : public Network {
 
   std::uint64_t received = 0;
   Channel::Events events;  // of the newest channel
+  std::size_t sent = 0;    // messages, over all channels
 
  private:
   Loop& loop_;
@@ -69,6 +71,8 @@ class MasterClientTest : public ::testing::Test {
     client.dial();
     while (!client.connected()) node_.loop.run_once(false);
   }
+  void hear(const MasterToPeer& message) { network_.events.arrived(encode(message)); }
+  void lose() { network_.events.closed("it has closed the connection"); }
 
   Node node_{PeerId{1}};
   FakeNetwork network_{node_.loop};
@@ -109,10 +113,42 @@ TEST_F(MasterClientTest, a_reply_of_the_store_before_it_does_not_end_the_time_wi
   client.tick(700);
   connect(client);
   EXPECT_EQ(client.without_ms(), 700U);
-  network_.events.arrived(encode(MasterToPeer{StoreReply{}}));
+  hear(StoreReply{});
   EXPECT_EQ(client.without_ms(), 700U);
-  network_.events.arrived(encode(MasterToPeer{Welcome{}}));
+  hear(Welcome{});
   EXPECT_EQ(client.without_ms(), 0U) << "the next outage counts from its own beginning";
+}
+
+TEST_F(MasterClientTest, a_call_of_the_store_goes_to_a_master_in_charge_only_and_waits_for_one) {
+  std::string lost;
+  MasterClient client(context_, {"127.0.0.1:1"}, "",
+                      {[] {}, [&](const std::string& reason, bool) { lost = reason; },
+                       [](const MasterToPeer&) {}, [] { return Heartbeat{}; }});
+  const auto early = std::make_shared<Ticket>();
+  client.store({}, early);
+  connect(client);
+  hear(Hold{"it stands by: another holds the register"});
+  const auto later = std::make_shared<Ticket>();
+  client.store({}, later);
+  EXPECT_EQ(network_.sent, 0U);
+  lose();
+  EXPECT_EQ(lost, "it stands by: another holds the register");
+  EXPECT_FALSE(early->done());
+  EXPECT_FALSE(later->done());
+
+  connect(client);
+  hear(Hold{"it stands by: it has just begun"});
+  hear(Welcome{});
+  EXPECT_EQ(network_.sent, 2U);
+  StoreReply reply;
+  reply.id = 1;
+  hear(reply);
+  EXPECT_TRUE(early->done());
+  EXPECT_EQ(early->error().code, ErrorCode::none);
+  lose();
+  EXPECT_EQ(lost, "it has closed the connection") << "and not that it stood by once";
+  ASSERT_TRUE(later->done()) << "the store does not outlive its master";
+  EXPECT_EQ(later->error().code, ErrorCode::unreachable);
 }
 
 }  // namespace

@@ -52,6 +52,14 @@ class Table : public ::testing::Test, public OperationPort {
   Buffer at(std::uint64_t begin, std::uint64_t bytes) { return {memory_.data() + begin, bytes}; }
   Pending& barrier() { return add(OpKind::barrier, 0, 0); }
   void complete(Pending& pending) { pending.op->start(*this, {0}, 0, 1, false); }
+  std::vector<OpKey> to_ask() {
+    std::vector<OpKey> keys;
+    while (const Pending* next =
+               table.next_to_ask(keys.empty() ? std::nullopt : std::optional(keys.back()))) {
+      keys.push_back(next->key());
+    }
+    return keys;
+  }
   void finish(OpKey key) {
     table.stopped(table.at(key));
     static_cast<void>(table.take(key));
@@ -167,12 +175,37 @@ TEST_F(Table, says_what_is_deferred_and_whether_a_barrier_is) {
   table.defer(two);
   table.defer(two);
   table.defer(one);
-  EXPECT_EQ(table.deferred(), (std::set<OpKey>{one.key(), two.key()}));
+  EXPECT_TRUE(table.is_deferred(one.key()));
+  EXPECT_TRUE(table.is_deferred(two.key()));
   EXPECT_TRUE(table.barrier_deferred());
   table.started(two);
   table.stopped(two);
+  EXPECT_FALSE(table.is_deferred(two.key()));
   EXPECT_FALSE(table.barrier_deferred());
   EXPECT_TRUE(table.is_deferred(one.key()));
+}
+
+TEST_F(Table, what_waits_for_memory_is_asked_again_when_the_last_one_before_it_there_has_ended) {
+  const OpKey running = sum(0, 10).key();
+  Pending& second = sum(5, 10);
+  Pending& third = sum(0, 10);
+  Pending& for_all = barrier();
+  for (Pending* pending : {&second, &third, &for_all}) table.defer(*pending);
+  EXPECT_EQ(to_ask(), (std::vector<OpKey>{for_all.key()}));
+  table.stopped(second);
+  finish(second.key());  // fails before it has begun
+  EXPECT_EQ(to_ask(), (std::vector<OpKey>{third.key(), for_all.key()}));
+  EXPECT_TRUE(table.must_wait(third));
+  table.defer(third);
+  EXPECT_EQ(to_ask(), (std::vector<OpKey>{for_all.key()}));
+  table.stopped(third);  // its epoch ends, and it is called in the next
+  EXPECT_FALSE(table.is_deferred(third.key()));
+  table.defer(third);
+  finish(running);
+  EXPECT_EQ(to_ask(), (std::vector<OpKey>{third.key(), for_all.key()}));
+  EXPECT_FALSE(table.must_wait(third));
+  table.started(third);
+  EXPECT_EQ(to_ask(), (std::vector<OpKey>{for_all.key()}));
 }
 
 TEST_F(Table, finds_by_number_and_what_was_called_next) {

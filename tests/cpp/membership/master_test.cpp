@@ -218,6 +218,20 @@ TEST(Master, what_a_peer_says_is_shown_without_its_control_characters) {
   expect_shown(Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, evil}});
 }
 
+TEST(Master, what_has_ended_the_program_of_a_newcomer_is_said_at_once) {
+  State s = in_office({member(1), member(2)});
+  cast::newcomer(s, member(3));
+  const auto said = cast::all<Say>(tell(s, 3, Bye{"ValueError: its model has 7 tensors"}));
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_TRUE(said[0].warning);
+  EXPECT_NE(said[0].text.find("was ended by ValueError: its model has 7 tensors"),
+            std::string::npos)
+      << said[0].text;
+  State other = in_office({member(1), member(2)});
+  cast::newcomer(other, member(3));
+  EXPECT_TRUE(cast::all<Say>(tell(other, 3, Bye{})).empty()) << "who leaves says so itself";
+}
+
 TEST(Master, a_rank_that_was_killed_is_no_consequence_of_what_its_replica_did_then) {
   for (const std::string failure : {"PeerLostError: rank 1 was lost", ""}) {
     State s = in_office({member(1), member(2, "r", 0, 2), member(3, "r", 1, 2)});
