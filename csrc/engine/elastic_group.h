@@ -154,6 +154,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
   void fail_late();
+  void say_replayed(const Pending& pending);
   void settle_returns();
   void update_renumber();
   void watch_stall(std::uint64_t elapsed_ms);

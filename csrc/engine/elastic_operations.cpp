@@ -166,11 +166,24 @@ void ElasticGroup::on(const peer::RunOp& a) {
   Pending& pending = ops_.at(a.op);
   if (!pending.contributors.empty()) {
     ++context_.counters.ops_replayed;
-    log_info(describe_op(pending) + " is replayed among " + count_of(members().size(), "member"));
+    say_replayed(pending);
   }
   if (late_ && late_->op == a.op) late_.reset();  // it is found again
   run(a.op);
   fail_late();
+}
+
+/// Of many operations that are replayed in an epoch a few have a line, and the rest one.
+void ElasticGroup::say_replayed(const Pending& pending) {
+  const std::size_t before = run_->replays_said++;
+  if (before > kSaidAtOnceMax) return;
+  const auto rest = std::count_if(ops_.begin(), ops_.end(), [&](const auto& entry) {
+    return !(entry.first < pending.key()) && !entry.second.contributors.empty();
+  });
+  const bool counts = before == kSaidAtOnceMax && rest > 1;
+  log_info((counts ? std::to_string(rest) + " more operations, the first of them " : "") +
+           describe_op(pending) + (counts ? ", are" : " is") + " replayed among " +
+           count_of(members().size(), "member"));
 }
 
 void ElasticGroup::on(const peer::RestoreOp& a) {

@@ -39,6 +39,7 @@ struct EpochRun {
   std::map<MemoryToken, OpKey> running;
   /// Operations that have lost a segment, because there was no memory for it.
   std::set<OpKey> starved;
+  std::size_t replays_said = 0;  // lines in the log about operations that are replayed
 };
 
 }  // namespace pccl

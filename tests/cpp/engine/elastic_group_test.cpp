@@ -86,6 +86,37 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
+TEST(ElasticGroup, of_many_operations_that_are_replayed_three_have_a_line_and_the_rest_one) {
+  constexpr std::size_t kCalls = 20;
+  Founded run(3);
+  auto& [master, peers, group] = run;
+  std::vector<std::vector<float>> values(2 * kCalls, std::vector<float>(8, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    tickets.push_back(peers[i / kCalls].engine->post(group, all_reduce(values[i])));
+  }
+  const auto begun = [&](const Peer& peer) {
+    const auto flying = peer.engine->in_flight(group).value();
+    return flying.size() == kCalls && flying.back().algorithm != Algorithm::none;
+  };
+  EXPECT_TRUE(wait_until([&] { return begun(peers[0]) && begun(peers[1]); }));
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) {
+    const std::scoped_lock lock(mutex);
+    if (line.find("replayed among 2 members") != std::string_view::npos) lines.emplace_back(line);
+  });
+  peers[2].engine->vanish();
+  for (const auto& ticket : tickets) expect_success(ticket);
+  set_log_sink(nullptr);
+  const auto rest = [](const std::string& line) {
+    return line.find("17 more operations, the first of them all_reduce(") != std::string::npos;
+  };
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), rest), 2) << lines.back();
+  EXPECT_EQ(lines.size(), 8U);
+  EXPECT_EQ(peers[0].engine->counters().value().ops_replayed, kCalls);
+}
+
 TEST(ElasticGroup, an_event_names_the_members_that_were_lost) {
   std::promise<std::vector<std::string>> heard;
   MasterThread master(master_of(2));
