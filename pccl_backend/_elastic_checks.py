@@ -70,10 +70,11 @@ def check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:
             "the model's process_group is not the elastic group; expected "
             "DistributedDataParallel(module, process_group=pg, **pccl_backend.ddp_kwargs)"
         )
-    rebuilds = model.static_graph or not model.find_unused_parameters
+    rebuilds = "it makes new buckets in its second forward"
     for wrong, why in (
         (model.broadcast_buffers, "it broadcasts buffers in each forward"),
-        (rebuilds, "it makes new buckets in its second forward"),
+        (model.static_graph, f"with static_graph=True {rebuilds}"),
+        (not model.find_unused_parameters, rebuilds),
     ):
         if wrong:
             raise ValueError(

@@ -184,7 +184,8 @@ class ElasticSampler:
             loader: `DataLoader(data, batch_sampler=sampler, ...)`. None: lists of indices.
             passes: Until so many passes are over in the whole run. None: the pass in progress,
                 unless `steps` is given.
-            steps: Until so many steps are over in the whole run.
+            steps: Until so many steps are over in the whole run. A step that failed is over, too:
+                its samples are given again in the next one.
             together: In a replica of several ranks whose sampler has no `share`: True where all its
                 ranks take these batches, the same ones, at the same places of their programs
                 (tensor parallelism). Collective among them; before each step rank 0 says what has

@@ -57,7 +57,7 @@ class Deal:
         given: Of the step in progress: members, micro-batches of each, samples of a micro-batch.
         counted: Samples that counted in all steps so far.
         counted_last: Samples that counted in the last step.
-        steps: Steps that have ended.
+        steps: Steps that have ended, whether samples have counted in them or not.
     """
 
     def __init__(

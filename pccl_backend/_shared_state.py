@@ -64,6 +64,13 @@ class State(MutableMapping[str, Any]):
         """Names of the values without which a part is not whole: one of each object."""
         return set()
 
+    def check(self, values: Mapping[str, Any]) -> None:
+        """May these plain values be set, beside the tensors that belong to them?
+
+        Raises:
+            ValueError: They are of other objects. Nothing has changed.
+        """
+
     def of_own_batches(self) -> set[str]:
         """Names of what may differ between members whose programs do the same."""
         return set()
@@ -195,6 +202,13 @@ class SharedState(State):
             for name, part in self._parts.items()
             if isinstance(part, Stateful) and not isinstance(part, none)
         }
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Optimizers with other groups of parameters have state of other parameters, too."""
+        for name, part in self._parts.items():
+            groups = values.get(f"{name}.groups")
+            if isinstance(part, torch.optim.Optimizer) and isinstance(groups, list):
+                _check_groups(part, groups, f"the optimizer {name!r}")
 
     def adopts(self, name: str) -> bool:
         """State of an optimizer comes and goes."""
@@ -353,6 +367,16 @@ def _delete_in_optimizer(optimizer: torch.optim.Optimizer, tail: str) -> None:
     del optimizer.state[_parameters(optimizer)[int(number)]][key]
 
 
+def _check_groups(optimizer: torch.optim.Optimizer, theirs: list[Any], which: str) -> None:
+    mine = optimizer.param_groups
+    if len(mine) != len(theirs):
+        raise ValueError(
+            f"{which} has {len(mine)} groups of parameters here and {len(theirs)} in the run; "
+            "expected all of them when the program starts: a newcomer does not see an "
+            "add_param_group in the middle of the run"
+        )
+
+
 def _set_in_optimizer(optimizer: torch.optim.Optimizer, tail: str, value: Any) -> None:
     if tail == OTHERS:
         fitted = _as(_others(optimizer), value)
@@ -360,11 +384,7 @@ def _set_in_optimizer(optimizer: torch.optim.Optimizer, tail: str, value: Any) -
         optimizer.state.update(fitted)
         return
     if tail == "groups":
-        if len(value) != len(optimizer.param_groups):
-            raise ValueError(
-                f"an optimizer has {len(optimizer.param_groups)} groups of parameters here and "
-                f"{len(value)} in the run; expected the same"
-            )
+        _check_groups(optimizer, value, "an optimizer")
         for group, options in zip(optimizer.param_groups, value, strict=True):
             group.update({key: _as(group.get(key), option) for key, option in options.items()})
         return

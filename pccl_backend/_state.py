@@ -308,6 +308,7 @@ class Exchange:
                 f"state[{lacks[0]!r}] is of an object here and missing in the run's shared state; "
                 "expected the same objects at all members"
             )
+        self._mapping.check(manifest.values)
         theirs = {entry.name: entry for entry in manifest.tensors}
         for name in sorted(theirs.keys() | self._tensors.keys()):
             if self._mapping.adopts(name):

@@ -463,6 +463,8 @@ class Checks:
         ddp = self.ddp()
         plain = dict.fromkeys(pccl.ddp_kwargs, False)
         self.refused("second forward", lambda: self.elastic(self.ddp(**plain)))
+        static = {**pccl.ddp_kwargs, "static_graph": True}
+        self.refused("with static_graph=True", lambda: self.elastic(self.ddp(**static)))
         syncs = {**pccl.ddp_kwargs, next(k for k in plain if "buffers" in k): True}
         self.refused("broadcasts buffers", lambda: self.elastic(self.ddp(**syncs)))
         self.refused("model is a Linear; expected", lambda: self.elastic(nn.Linear(2, 2)))

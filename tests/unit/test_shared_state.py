@@ -242,6 +242,19 @@ def test_an_object_that_the_run_does_not_share_is_named_and_stays() -> None:
     assert mine["w"].tolist() == [0.0, 0.0]
 
 
+def test_a_group_of_parameters_that_was_added_in_the_middle_of_the_run_is_named() -> None:
+    others, newcomer = Trainer("adamw", seed=1), Trainer("adamw", seed=2)
+    new = torch.nn.Parameter(torch.ones(3))
+    others.optimizer.add_param_group({"params": [new], "lr": 0.1})
+    new.grad = torch.ones(3)
+    others.optimizer.step()
+    offer = Exchange(others.state, hasher).snapshot()
+    with pytest.raises(
+        ValueError, match=r"'optimizer' has 1 groups of parameters here and 2 in the run.*add_param"
+    ):
+        Exchange(newcomer.state, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+
+
 def test_what_cannot_be_set_or_named_raises() -> None:
     trainer = Trainer("sgd", seed=1)
     with pytest.raises(ValueError, match="cannot be set"):
