@@ -139,6 +139,66 @@ def test_ranks_of_a_replica_take_the_same_samples_after_a_loss_that_one_of_them_
     assert sorted({sample for samples in first for sample in samples})[-1] == 31
 
 
+def divides_layers_too(index: int, name: str, url: str, folder: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    import pccl_backend as pccl
+
+    rank = index % RANKS
+    fixed_group(rank, RANKS, f"{folder}/{name}", backend="gloo")
+    pg = pccl.join(url, replica=pccl.Replica(name, rank=rank, size=RANKS), timeout_s=60.0)
+    own = init_device_mesh("cpu", (1, RANKS), mesh_dim_names=("shard", "tp"))
+    mesh = pccl.hsdp_mesh(pg, own)
+    assert mesh.mesh_dim_names == ("replicate", "shard", "tp")
+    model = parallelize_module(
+        two_layers(), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
+    fully_shard(model, mesh=mesh["replicate", "shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = pccl.elastic(model, optimizer, pg)
+    for _ in range(3):
+        model(input_of(name)).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.finish()
+    say(weights=[p.full_tensor().tolist() for p in model.parameters()])
+    dist.destroy_process_group()
+
+
+def two_layers() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+
+def input_of(name: str) -> torch.Tensor:
+    return torch.linspace(-1, 1, 8).view(2, 4) * {"a": 1, "b": 2}[name]
+
+
+def test_a_replica_divides_its_layers_among_its_ranks_too(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    url = start_master("--min-peers", "2").url
+    a = run_peers(divides_layers_too, RANKS, "a", url, str(tmp_path))
+    b = run_peers(divides_layers_too, RANKS, "b", url, str(tmp_path), first=RANKS)
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for name in ("a", "b"):
+            (model(input_of(name)).pow(2).sum() / 2).backward()  # the mean over the replicas
+        optimizer.step()
+        optimizer.zero_grad()
+    for peer in (*a, *b):
+        weights = peer.finish()[-1]["weights"]
+        for got, wanted in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(torch.tensor(got), wanted.detach())
+
+
 def ends_while_it_writes(index: int, name: str, url: str, folder: str) -> None:
     import pccl_backend as pccl
     from pccl_backend import _checkpoints

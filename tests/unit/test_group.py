@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from threading import Barrier, Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -529,21 +530,28 @@ def test_join_says_what_is_wrong(fake: FakeExtension, options: dict[str, Any], t
 
 
 def test_the_mesh_of_hsdp_needs_a_group_of_the_replica_beside_the_elastic_one(
-    fake: FakeExtension,
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match="the elastic group is the default one"):
         _models.hsdp_mesh(device_type="cpu")
     with pytest.raises(ValueError, match="the group is fixed"):
         _models.hsdp_mesh(dist.new_group([0, 1]))
     mesh = dist.device_mesh.DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("a", "b"))
-    with pytest.raises(ValueError, match="shard has 2 dimensions"):
+    with pytest.raises(ValueError, match="the elastic group is the default one"):
         _models.hsdp_mesh(shard=mesh)
+    elastic = SimpleNamespace(process_group=dist.new_group([0, 1]))
+    monkeypatch.setattr(_models, "group_of", lambda group: elastic)
+    with pytest.raises(ValueError, match="shard has 2 ranks, and the replica of this process has"):
+        _models.hsdp_mesh(shard=mesh)
+    monkeypatch.setattr(_models.talk, "replica_size", 2)
+    with pytest.raises(ValueError, match="expected a name for each, that of the replicas first"):
+        _models.hsdp_mesh(shard=mesh, mesh_dim_names=("replicate", "shard"))
 
 
 def test_the_mesh_of_hsdp_has_no_more_ranks_than_the_replica(
     fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_models.dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(_models.dist, "get_process_group_ranks", lambda group: [0, 1])
     with pytest.raises(
         ValueError, match="shard has 2 ranks, and the replica of this process has 1"
     ):
