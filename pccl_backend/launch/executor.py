@@ -188,7 +188,7 @@ class Executor:
     def _tell(self, event: Event) -> None:
         for action in self._supervisor.step(event, time.monotonic()):
             if isinstance(action, Start):
-                self._start(action.unit, action.attempt)
+                self._start(action)
             elif isinstance(action, Signal):
                 self._signal(action)
             elif isinstance(action, Say):
@@ -204,7 +204,8 @@ class Executor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, action.number)  # not yet waited for, so the number is its own
 
-    def _start(self, index: int, attempt: int) -> None:
+    def _start(self, action: Start) -> None:
+        index, attempt = action.unit, action.attempt
         unit = self._units[index]
         if self._plan.replica and not unit.serves:
             if index in self._ports:
@@ -212,7 +213,7 @@ class Executor:
             self._ports[index] = hold_port()
         for rank in range(unit.size):
             try:
-                self._spawn(index, rank, attempt)
+                self._spawn(action, rank)
             except OSError as error:
                 self._tails[index, rank] = lambda _, text=str(error): text  # type: ignore[misc]
                 self._teller.say(f"{unit.name} cannot be started: {error}")
@@ -221,10 +222,11 @@ class Executor:
     def _local(self, index: int, rank: int) -> int:
         return rank if self._plan.replica else index
 
-    def _spawn(self, index: int, rank: int, attempt: int) -> None:
+    def _spawn(self, action: Start, rank: int) -> None:
+        index, attempt = action.unit, action.attempt
         local = self._local(index, rank)
         if self._units[index].serves:
-            command, variables, streams = self._master(index), dict(os.environ), Streams()
+            command, variables, streams = self._master(action), dict(os.environ), Streams()
         else:
             command, variables = self._plan.command, self._variables(index, local, attempt)
             streams = self._streams(local, attempt)
@@ -251,13 +253,12 @@ class Executor:
             raise OSError(f"its streams cannot be copied: {error}") from error
         self._running[handle.pid] = Process(index, rank, attempt, handle)
 
-    def _master(self, index: int) -> tuple[str, ...]:
+    def _master(self, action: Start) -> tuple[str, ...]:
         """The command of the master of --standalone; its register lets it come back."""
-        port = self._ports[index].getsockname()[1]
-        peers = 1 if self._plan.replica else self._plan.processes
+        port = self._ports[action.unit].getsockname()[1]
         return (
             *(sys.executable, "-m", "pccl_backend._cli", "--listen", f"127.0.0.1:{port}"),
-            *("--min-peers", str(peers), "--state", str(self._folder / "register")),
+            *("--min-peers", str(action.clients), "--state", str(self._folder / "register")),
             *("--refound-after", str(REFOUND_AFTER_S)),
         )
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SERVER_GRACE_S = 5.0  # of the master, when the workers have ended
+RENEW_AFTER_S = 2.0  # of the master: the last workers of a run that is over end within that time
 REPLACE_GRACE_S = 10.0  # of the other ranks of a replica that has lost one
 LOST_AFTER_S = 10.0  # from SIGKILL; a process that has not ended by then hangs in the kernel
 
@@ -97,10 +98,14 @@ Event = Ended | Asked | RunEnded | Tick
 
 @dataclass(frozen=True)
 class Start:
-    """Start all processes of a unit; `attempt` counts from 0."""
+    """Start all processes of a unit; `attempt` counts from 0.
+
+    `clients`, of a unit that serves: the number of workers (or replicas) that are still to run.
+    """
 
     unit: int
     attempt: int
+    clients: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,9 @@ class _State:
         failures: Since it got somewhere.
         kill_s: When those that are alive get SIGKILL; None: nothing ends them.
         was_killed: They got it.
+        clients: With which a unit that serves was last started.
+        renew_s: When that unit is ended, to be started with fewer clients; None: it is not.
+        renewed: That unit was ended for it.
         done: It is not started again.
     """
 
@@ -165,6 +173,9 @@ class _State:
     failures: int = 0
     kill_s: float | None = None
     was_killed: bool = False
+    clients: int = 0
+    renew_s: float | None = None
+    renewed: bool = False
     done: bool = False
 
 
@@ -193,13 +204,14 @@ class Supervisor:
         for index, state in enumerate(self._states):
             self._pass_time(index, state, now_s)
         self._end_servers(now_s)
+        self._renew_servers(now_s)
         if all(state.done for state in self._states):
             self._actions.append(Exit(self._status))
         return self._actions
 
     def wake_s(self) -> float:
         """When `step` has to be called next, if nothing happens before; infinity: never."""
-        times = [time for state in self._states for time in (state.start_s, state.kill_s)]
+        times = [t for s in self._states for t in (s.start_s, s.kill_s, s.renew_s)]
         return min((time for time in times if time is not None), default=math.inf)
 
     # ------------------------------------------------------------------------- what happens
@@ -228,6 +240,9 @@ class Supervisor:
             state.done = True
             if not state.unit.serves:
                 self._status = self._status or exit_status(status)
+            return
+        if state.renewed:
+            state.renewed, state.start_s = False, now_s
             return
         lived_s = now_s - state.began_s
         if not state.unit.serves and (status == 0 or self._run_ended or state.finished):
@@ -311,7 +326,8 @@ class Supervisor:
             state.start_s, state.began_s = None, now_s
             state.failed, state.finished = None, False
             state.alive = set(range(state.unit.size))
-            self._actions.append(Start(index, state.attempt))
+            state.clients = len(self._left()) if state.unit.serves else 0
+            self._actions.append(Start(index, state.attempt, state.clients))
         if state.kill_s is None or now_s < state.kill_s:
             return
         if not state.was_killed:
@@ -328,7 +344,7 @@ class Supervisor:
 
     def _end_servers(self, now_s: float) -> None:
         """The master goes when the last worker has gone."""
-        if not all(state.done for state in self._states if not state.unit.serves):
+        if self._left():
             return
         self._ending = True
         for index, state in enumerate(self._states):
@@ -336,6 +352,33 @@ class Supervisor:
                 state.start_s, state.done = None, True
             elif state.unit.serves and state.kill_s is None:
                 self._signal(index, signal.SIGTERM, now_s, SERVER_GRACE_S)
+
+    def _renew_servers(self, now_s: float) -> None:
+        """The master founds the run anew with the workers that are left.
+
+        It waits for as many workers as there were at its start. A worker that has ended with
+        status 0 does not come, so the others would wait in vain once all members are lost. While a
+        worker lives that was never started again, the run may have a member, and needs no founding.
+        """
+        left = self._left()
+        may_found = all(state.attempt > 0 or state.start_s is not None for state in left)
+        for index, state in enumerate(self._states):
+            is_due = state.clients > len(left) and may_found and not self._ending
+            if not is_due or not state.alive or state.kill_s is not None:
+                state.renew_s = None
+            elif state.renew_s is None:
+                state.renew_s = now_s + RENEW_AFTER_S
+            elif now_s >= state.renew_s:
+                state.renew_s, state.renewed = None, True
+                self._say(
+                    f"{state.unit.name} is started anew, so that it no longer waits for workers "
+                    f"that have ended with status 0: {len(left)} of {state.clients} are left"
+                )
+                self._signal(index, signal.SIGTERM, now_s, SERVER_GRACE_S)
+
+    def _left(self) -> list[_State]:
+        """Workers, or replicas, that run or are to be started."""
+        return [state for state in self._states if not state.unit.serves and not state.done]
 
     def _say(self, text: str) -> None:
         self._actions.append(Say(text))

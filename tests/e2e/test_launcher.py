@@ -135,6 +135,24 @@ def test_the_master_of_standalone_is_started_again_and_the_run_goes_on(launch: L
 
 
 @pytest.mark.long
+def test_workers_that_all_die_go_on_without_those_that_have_left(launch: Launch) -> None:
+    launcher = launch("--standalone", "--nproc-per-node", "3", *QUICK, PROGRAM)
+    first = launcher.wait_for(3, size=3)
+    os.kill(first[0]["pid"], signal.SIGTERM)
+    wait_until(lambda: launcher.latest()[0].get("left"), what=launcher.log())
+    for rank in (1, 2):
+        os.kill(first[rank]["pid"], signal.SIGKILL)
+
+    def go_on() -> bool:
+        latest = launcher.latest()
+        return all((latest[r]["attempt"], latest[r].get("size")) == (1, 2) for r in (1, 2))
+
+    wait_until(go_on, what=launcher.log())
+    launcher.signal(signal.SIGTERM)
+    assert "2 of 3 are left" in launcher.ends(0)
+
+
+@pytest.mark.long
 def test_a_replica_that_loses_a_rank_is_replaced_as_a_whole(
     launch: Launch, start_master: Callable[..., Any]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pccl_backend.launch.supervisor import (
     LOST_AFTER_S,
+    RENEW_AFTER_S,
     REPLACE_GRACE_S,
     SERVER_GRACE_S,
     Action,
@@ -281,6 +282,10 @@ def with_master(**settings: Any) -> Host:
     return Host(Unit("the master", serves=True), Unit("worker 0"), **settings)
 
 
+def with_three_workers() -> Host:
+    return Host(Unit("the master", serves=True), *(Unit(f"worker {i}") for i in range(3)))
+
+
 def test_the_master_goes_when_the_last_worker_has_gone() -> None:
     host = with_master()
     assert host.ends(1, 0) == [Signal(0, 0, TERM)]
@@ -298,7 +303,66 @@ def test_a_master_that_does_not_end_is_killed_and_changes_no_status() -> None:
 def test_a_master_that_ends_is_started_again_whatever_its_status() -> None:
     host = with_master()
     host.ends(0, 0)
-    assert host.after(1.0) == [Start(0, 1)]
+    assert host.after(1.0) == [Start(0, 1, clients=1)]
+
+
+def test_the_master_is_started_for_the_workers_that_have_not_ended_with_status_0() -> None:
+    host = with_three_workers()
+    assert host.first[0] == Start(0, 0, clients=3)
+    host.ends(1, 0)
+    host.ends(0, -9)
+    assert host.after(1.0) == [Start(0, 1, clients=2)]
+
+
+def test_when_all_that_are_left_were_started_again_the_master_waits_for_no_others() -> None:
+    host = with_three_workers()
+    host.ends(1, 0)
+    host.ends(2, -9)
+    assert host.after(1.0) == [Start(2, 1)]
+    assert host.wakes_in_s() == math.inf  # worker 2 may still be a member: the run is not lost
+    host.ends(3, -9)
+    assert host.after(1.0) == [Start(3, 1)]
+    assert host.after(RENEW_AFTER_S - 1.0) == [Signal(0, 0, TERM)]
+    assert host.said[-1] == (
+        "the master is started anew, so that it no longer waits for workers that have ended with "
+        "status 0: 2 of 3 are left"
+    )
+    assert host.ends(0, 0) == [Start(0, 1, clients=2)]
+    assert host.wakes_in_s() == math.inf
+
+
+def test_a_master_that_ends_by_itself_when_it_would_be_started_anew_has_failed() -> None:
+    host = with_three_workers()
+    host.ends(1, 0)
+    host.ends(2, -9)
+    host.ends(3, -9)
+    host.ends(0, 1)
+    assert Start(0, 1, clients=2) in host.after(1.0)
+    assert "the master ended with status 1 after 0.0 s; next start in 1 s" in host.said
+    assert host.wakes_in_s() == math.inf
+
+
+def test_a_run_whose_workers_end_one_soon_after_the_other_keeps_its_master() -> None:
+    host = with_three_workers()
+    host.ends(3, -9)
+    host.after(1.0)
+    host.ends(1, 0)
+    host.ends(2, 0)
+    assert host.wakes_in_s() == RENEW_AFTER_S
+    host.now_s += RENEW_AFTER_S / 2
+    assert host.ends(3, 0, attempt=1) == [Signal(0, 0, TERM)]
+    assert host.ends(0, 0) == [Exit(0)]
+
+
+def test_a_master_that_is_started_anew_when_the_last_worker_ends_is_not_started() -> None:
+    host = with_three_workers()
+    host.ends(1, 0)
+    host.ends(2, 0)
+    host.ends(3, -9)
+    host.after(1.0)
+    assert host.after(RENEW_AFTER_S) == [Signal(0, 0, TERM)]
+    assert host.ends(3, 0, attempt=1) == []
+    assert host.ends(0, 0) == [Exit(0)]
 
 
 def test_a_signal_leaves_the_master_until_the_workers_have_left() -> None:
