@@ -47,7 +47,9 @@ std::string MasterClient::seen_text() const {
 }
 
 std::string MasterClient::seen_at(std::size_t i) const {
-  if (channel_ && !greeted_ && i == at_) return "connected, but no answer to hello";
+  if (channel_ && !greeted_ && i == at_) {
+    return stands_by_.empty() ? "connected, but no answer to hello" : stands_by_;
+  }
   if (seen_[i].text.empty() && dial_ && i == at_) return dial_->report();
   return seen_[i].text;
 }
@@ -152,7 +154,7 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     (greeted_ ? told_ : stands_by_) = hold->text;
     if (!greeted_) return;
   }
-  // The store answers before its master has greeted: that is no greeting yet.
+  // A reply of the store is no greeting.
   if (auto* reply = std::get_if<StoreReply>(&message.value())) {
     auto node = store_calls_.extract(reply->id);
     if (node.empty()) return;
@@ -172,7 +174,7 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
   was_greeted_ = true;
   without_ms_ = 0;
   say_away_ms_ = kSayAwayMs;
-  send_store_calls();
+  for (auto& [id, call] : store_calls_) send_to_store(call);
 }
 
 void MasterClient::send(const PeerToMaster& message) {
@@ -185,16 +187,14 @@ void MasterClient::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
   StoreCall& call = store_calls_[request.id];
   call.request = std::move(request);
   call.ticket = std::move(ticket);
-  send_store_calls();
+  send_to_store(call);
 }
 
-/// A master that stands by gets none: the calls would end with the connection to it.
-void MasterClient::send_store_calls() {
-  for (auto& [id, call] : store_calls_) {
-    if (call.sent || !in_charge()) continue;
-    call.sent = true;
-    channel_->send(encode(PeerToMaster{call.request}));
-  }
+/// A master that stands by gets no call: the call would end with the connection to it.
+void MasterClient::send_to_store(StoreCall& call) {
+  if (call.sent || !in_charge()) return;
+  call.sent = true;
+  channel_->send(encode(PeerToMaster{call.request}));
 }
 
 bool MasterClient::welcomed(const Welcome& welcome) {
@@ -219,9 +219,10 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
   for (const std::uint64_t id : late) {
     auto node = store_calls_.extract(id);
     node.mapped().ticket->complete(
-        {ErrorCode::timed_out, "the master's store did not answer within " +
-                                   std::to_string(node.mapped().request.timeout_ms) + " ms" +
-                                   (channel_ ? "" : " (no connection: " + seen_text() + ")")});
+        {ErrorCode::timed_out,
+         "the master's store did not answer within " +
+             std::to_string(node.mapped().request.timeout_ms) + " ms" +
+             (in_charge() ? "" : " (no master in charge: " + seen_text() + ")")});
   }
   if (!closed_.failed() && !(channel_ && greeted_)) {
     without_ms_ += elapsed_ms;

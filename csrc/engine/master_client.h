@@ -79,7 +79,7 @@ class MasterClient {
   void arrived(std::span<const std::byte> payload);
   void disconnected(const std::string& reason);
   void retry();
-  void send_store_calls();
+  void send_to_store(StoreCall& call);
   /// "ADDRESS: what was seen there" for each master of the list.
   [[nodiscard]] std::string seen_text() const;
   /// What was seen last at this master of the list; empty: nothing yet.

@@ -1,5 +1,5 @@
 // Which operations without an outcome use which memory, for the question which one of them another
-// has to wait for. Thousands of them may be in flight: no answer looks at all. Pure.
+// has to wait for. Thousands of them may be in flight: an answer looks at those nearby. Pure.
 #pragma once
 
 #include <compare>

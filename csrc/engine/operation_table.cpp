@@ -32,14 +32,13 @@ Pending& OperationTable::add(std::unique_ptr<Operation> op, Numbering numbering)
 }
 
 Pending OperationTable::take(OpKey key) {
+  // Nothing here needs memory: there may be none, and the operation's caller still has to hear.
+  if (auto waiting = behind_.extract(key)) {
+    for (const OpKey op : waiting.mapped()) ops_.at(op).behind.reset();
+    to_ask_.merge(waiting.mapped());
+  }
   Pending pending = std::move(ops_.extract(key).mapped());
   users_.remove(key, pending.op->request());
-  if (const auto waiting = behind_.extract(key)) {
-    for (const OpKey op : waiting.mapped()) {
-      ops_.at(op).behind.reset();
-      to_ask_.insert(op);
-    }
-  }
   return pending;
 }
 
@@ -84,8 +83,9 @@ void OperationTable::defer(Pending& pending) {
   stopped(pending);
   deferred_.insert(key);
   if (pending.is_barrier()) ++deferred_barriers_;
-  pending.behind = users_.last_before(key, pending.op->request());
-  (pending.behind ? behind_[*pending.behind] : to_ask_).insert(key);
+  const auto behind = users_.last_before(key, pending.op->request());
+  (behind ? behind_[*behind] : to_ask_).insert(key);
+  pending.behind = behind;
 }
 
 Pending* OperationTable::next_to_ask(std::optional<OpKey> key) {

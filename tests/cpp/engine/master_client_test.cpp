@@ -131,6 +131,16 @@ TEST_F(MasterClientTest, a_call_of_the_store_goes_to_a_master_in_charge_only_and
   const auto later = std::make_shared<Ticket>();
   client.store({}, later);
   EXPECT_EQ(network_.sent, 0U);
+  StoreRequest soon;
+  soon.timeout_ms = 100;
+  const auto late = std::make_shared<Ticket>();
+  client.store(soon, late);
+  client.tick(150);
+  ASSERT_TRUE(late->done());
+  EXPECT_NE(
+      late->error().text.find("within 100 ms (no master in charge: 127.0.0.1:1: it stands by"),
+      std::string::npos)
+      << late->error().text;
   lose();
   EXPECT_EQ(lost, "it stands by: another holds the register");
   EXPECT_FALSE(early->done());
