@@ -326,7 +326,7 @@ class Supervisor:
             state.start_s, state.began_s = None, now_s
             state.failed, state.finished = None, False
             state.alive = set(range(state.unit.size))
-            state.clients = len(self._left()) if state.unit.serves else 0
+            state.clients = max(1, len(self._left())) if state.unit.serves else 0
             self._actions.append(Start(index, state.attempt, state.clients))
         if state.kill_s is None or now_s < state.kill_s:
             return
@@ -358,12 +358,14 @@ class Supervisor:
 
         It waits for as many workers as there were at its start. A worker that has ended with
         status 0 does not come, so the others would wait in vain once all members are lost. While a
-        worker lives that was never started again, the run may have a member, and needs no founding.
+        worker lives that was not started again lately, the run may have a member, and needs no
+        founding; a run that is finished is not founded anew.
         """
         left = self._left()
-        may_found = all(state.attempt > 0 or state.start_s is not None for state in left)
+        is_over = self._ending or self._run_ended
+        may_found = not is_over and all(self._is_new(state, now_s) for state in left)
         for index, state in enumerate(self._states):
-            is_due = state.clients > len(left) and may_found and not self._ending
+            is_due = state.clients > len(left) and may_found
             if not is_due or not state.alive or state.kill_s is not None:
                 state.renew_s = None
             elif state.renew_s is None:
@@ -375,6 +377,11 @@ class Supervisor:
                     f"that have ended with status 0: {len(left)} of {state.clients} are left"
                 )
                 self._signal(index, signal.SIGTERM, now_s, SERVER_GRACE_S)
+
+    def _is_new(self, state: _State, now_s: float) -> bool:
+        """Was it started again lately, or is it about to be?"""
+        lived_s = now_s - state.began_s
+        return state.start_s is not None or (state.attempt > 0 and lived_s < self._rules.steady_s)
 
     def _left(self) -> list[_State]:
         """Workers, or replicas, that run or are to be started."""

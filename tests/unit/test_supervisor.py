@@ -331,6 +331,42 @@ def test_when_all_that_are_left_were_started_again_the_master_waits_for_no_other
     assert host.wakes_in_s() == math.inf
 
 
+def test_a_run_whose_workers_were_started_again_long_ago_keeps_its_master() -> None:
+    host = with_three_workers()
+    host.ends(2, -9)
+    host.after(1.0)
+    host.ends(3, -9)
+    host.after(1.0)
+    host.after(RULES.steady_s)
+    host.ends(1, 0)
+    assert host.wakes_in_s() == math.inf
+    host.ends(2, -9, attempt=1)
+    assert host.after(1.0) == [Start(2, 2)]
+    assert host.wakes_in_s() == math.inf  # worker 3 may still be a member
+
+
+def test_a_run_that_is_finished_keeps_its_master_while_a_worker_saves() -> None:
+    host = with_three_workers()
+    for worker in (2, 3):
+        host.ends(worker, -9)
+    host.after(1.0)
+    host.ends(1, 0)
+    assert host.wakes_in_s() == RENEW_AFTER_S
+    host.tell(RunEnded())
+    assert host.wakes_in_s() == math.inf
+    assert host.after(RENEW_AFTER_S) == []
+
+
+def test_a_master_that_is_due_when_the_last_worker_ends_waits_for_no_fewer_than_one() -> None:
+    host = with_three_workers()
+    host.ends(0, -9)
+    host.ends(1, 0)
+    host.ends(2, 0)
+    host.now_s += 1.0
+    assert host.ends(3, 0) == [Start(0, 1, clients=1), Signal(0, 0, TERM)]
+    assert host.ends(0, 0, attempt=1) == [Exit(0)]
+
+
 def test_a_master_that_ends_by_itself_when_it_would_be_started_anew_has_failed() -> None:
     host = with_three_workers()
     host.ends(1, 0)
