@@ -8,7 +8,9 @@ error  The relative error of a sum, |result - exact| / |exact|, over 2^20 values
        sums of each part anew at every hop, with one range for a part, as the first PCCL does.
 speed  An all-reduce of --mib MiB between emulated hosts (tests/labs/wan: needs root and
        /dev/net/tun), each with a line of its own; float32 and quantised calls in turn, in the
-       same processes. Medians at rank 0.
+       same processes. Medians at rank 0. "machine busy" is the part of this machine's cores that
+       were in use meanwhile: by the ranks, the emulation of the lines and the kernel. Near 100 %
+       the machine is the limit, and no line.
 
   python benchmarks/quantised.py            # both
   python benchmarks/quantised.py error
@@ -145,8 +147,19 @@ def print_errors(given: argparse.Namespace) -> None:
 # ------------------------------------------------------------------------------------------- speed
 
 
+def core_seconds() -> tuple[float, float]:
+    """The seconds that all cores of this machine have worked so far, and those of their idleness.
+
+    Source: proc(5), /proc/stat.
+    """
+    ticks = Path("/proc/stat").read_text(encoding="ascii").split()[1:9]
+    seconds = [int(tick) / os.sysconf("SC_CLK_TCK") for tick in ticks]
+    idle = seconds[3] + seconds[4]  # with the time that waits for a disk
+    return sum(seconds) - idle, idle
+
+
 def run_rank(given: argparse.Namespace) -> None:
-    """Runs a rank: prints the seconds of each kind's calls."""
+    """Runs a rank: prints the seconds of each kind's calls, and how busy the machine was."""
     import torch
     import torch.distributed as dist
 
@@ -159,25 +172,32 @@ def run_rank(given: argparse.Namespace) -> None:
     dist.init_process_group("pccl", store=store, rank=given.rank, world_size=world, timeout=timeout)
     values = torch.randn(given.mib << 18, generator=torch.Generator().manual_seed(given.rank))
     seconds: dict[str, list[float]] = {kind: [] for kind in (EXACT, *given.kinds)}
+    busy = {kind: [0.0, 0.0] for kind in seconds}
     for call in range(given.calls + 1):
         for kind, times in seconds.items():
             tensor = values.clone()
             dist.barrier()
+            before = core_seconds()
             begin = time.perf_counter()
             pccl.all_reduce(tensor, quantise=kind)
-            if call > 0:  # the first one makes the links ready
-                times.append(time.perf_counter() - begin)
-    print(json.dumps(seconds), flush=True)
+            took_s = time.perf_counter() - begin
+            if call == 0:  # it makes the links ready
+                continue
+            times.append(took_s)
+            for index, (now, then) in enumerate(zip(core_seconds(), before, strict=True)):
+                busy[kind][index] += now - then
+    shares = {kind: worked / max(worked + idle, 1e-9) for kind, (worked, idle) in busy.items()}
+    print(json.dumps({"seconds": seconds, "busy": shares}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measure(given: argparse.Namespace, wan: Any, world: int) -> dict[str, list[float]]:
-    """The seconds of each kind's calls at rank 0."""
+def measure(given: argparse.Namespace, wan: Any, world: int) -> dict[str, dict[str, Any]]:
+    """Of rank 0 by kind: the `seconds` of its calls, and how `busy` the machine was meanwhile."""
     options = ["--world", world, "--mib", given.mib, "--calls", given.calls]
     said = run_ranks(wan, world, __file__, [*options, "--kinds", *given.kinds], {})
-    seconds: dict[str, list[float]] = json.loads(said[0].splitlines()[-1])
-    return seconds
+    figures: dict[str, dict[str, Any]] = json.loads(said[0].splitlines()[-1])
+    return figures
 
 
 def lines(given: argparse.Namespace) -> Iterator[tuple[int, float]]:
@@ -192,20 +212,21 @@ def print_speeds(given: argparse.Namespace) -> None:
     from wan.wan import Wan
 
     print(f"\nAll-reduce of {given.mib} MiB of float32, {given.rate_mbit:.0f} Mbit/s\n")
-    columns = ["ranks", "RTT, ms", "sent as", "ms", "float32 / this", "overruns", "late over 1 ms"]
-    print_row(columns, head=True)
+    columns = ["ranks", "RTT, ms", "sent as", "ms", "float32 / this", "machine busy"]
+    print_row([*columns, "overruns", "late over 1 ms"], head=True)
     for world, rtt_ms in lines(given):
         line = {"up_mbit": given.rate_mbit, "down_mbit": given.rate_mbit}
         with Wan(world, rtt_ms=rtt_ms, **line) as wan:
-            seconds = measure(given, wan, world)
+            figures = measure(given, wan, world)
             stats = wan.stats()
         overruns = sum(host["overrun"] for host in stats["hosts"].values())
         late = stats["forwarder"]["late_over_1ms"] / max(1, stats["forwarder"]["deliveries"])
-        exact = statistics.median(seconds[EXACT])
-        for kind, times in seconds.items():
+        exact = statistics.median(figures["seconds"][EXACT])
+        for kind, times in figures["seconds"].items():
             median = statistics.median(times)
             cells = [str(world), f"{rtt_ms:g}", "float32" if kind == EXACT else kind]
-            cells += [f"{1000 * median:.0f}", f"{exact / median:.2f}", str(overruns), f"{late:.1%}"]
+            cells += [f"{1000 * median:.0f}", f"{exact / median:.2f}"]
+            cells += [f"{figures['busy'][kind]:.0%}", str(overruns), f"{late:.1%}"]
             print_row(cells)
 
 
