@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/poll_budget.h"
 #include "transport/threads.h"
 
 namespace pccl {
@@ -179,15 +180,17 @@ bool Driver::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
   return ticket.done();
 }
 
-/// Polls for a moment, and again after every sleep.
+/// Polls for a moment, and again after every sleep, while that finds something often enough.
 void Driver::drive_until(const Ticket& ticket, std::optional<Clock::time_point> deadline) {
   YieldGuard& yields = state_->yields;
   auto now = Clock::now();
   auto polls_until = now + kPollUs;
+  PollBudget polls(now);
   while (!ticket.done() && !loop_.stopping() && (!deadline || now < *deadline)) {
-    const bool poll = now < polls_until && yields.open(now);
-    loop_.run_once(/*wait=*/!poll);
+    const bool poll = now < polls_until && polls.left(now) && yields.open(now);
+    const bool handled = loop_.run_once(/*wait=*/!poll);
     if (ticket.done()) return;
+    if (poll && !handled) polls.missed();
     if (poll) yields.yield();
     now = Clock::now();
     if (!poll) polls_until = now + kPollUs;

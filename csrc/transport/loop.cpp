@@ -57,9 +57,11 @@ void Loop::State::run_deferred() {
 /// are told, the loop may wait: else who runs it once would wait although something has happened.
 void Loop::State::before_waiting() {
   bool came = !deferred.empty() || !turns.empty();
+  const bool handled_before = handled;
   for (std::size_t i = 0; i < watched.size(); ++i) {  // a look may add some, and end some
     guard([&] { came = (watched[i] != nullptr && watched[i]->look()) || came; });
   }
+  handled = handled_before || came;
   run_deferred();  // may end watches too
   std::erase(watched, nullptr);
   if (!came && !watched.empty() && may_wait &&
@@ -145,12 +147,14 @@ void Loop::run() {
   s.stop_asked = false;
 }
 
-void Loop::run_once(bool wait) {
+bool Loop::run_once(bool wait) {
   state_->may_wait = wait;
+  state_->handled = false;
   uv_run(&state_->uv, wait ? UV_RUN_ONCE : UV_RUN_NOWAIT);
   state_->may_wait = true;
   state_->run_deferred();  // UV_RUN_ONCE ends with timers
   state_->rethrow();
+  return state_->handled;
 }
 
 void Loop::run_now(std::function<void()> function, Place place) {

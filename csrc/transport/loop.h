@@ -31,8 +31,9 @@ class Loop final : public Clock {
 
   /// Handles events until stop() is called.
   void run();
-  /// Handles the events that have come; `wait`: waits for one if there is none.
-  void run_once(bool wait);
+  /// Handles the events that have come; `wait`: waits for one if there is none. Returns whether
+  /// there was one.
+  bool run_once(bool wait);
   /// Among the functions that were posted and have not run. A `last_and_long` one takes its time:
   /// run_now leaves it, and what comes after it, to the thread that runs the loop.
   enum class Place : std::uint8_t { first, last, last_and_long };

@@ -42,6 +42,7 @@ struct Loop::State {
   std::vector<Loop::Watched*> watched;  // null: its watch has ended, in this round
   bool may_wait = true;                 // in this round
   bool sleeps = false;
+  bool handled = false;  // something, in this round
   std::unordered_map<const void*, std::shared_ptr<void>> kept;
   Turns turns;
   Helpers helpers;
@@ -51,6 +52,7 @@ struct Loop::State {
   template <typename Function>
   void guard(Function&& function) noexcept {
     if (broken) return;
+    handled = true;
     try {
       function();
     } catch (...) {

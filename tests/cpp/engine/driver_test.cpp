@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/poll_budget.h"
+
 namespace pccl::testing {
 namespace {
 
@@ -250,6 +252,58 @@ TEST(Driver, several_threads_may_wait_for_its_end) {
   d.loop.stop();
   for (auto& join : joins) EXPECT_NO_THROW(join.get());
   EXPECT_TRUE(d.driver.ended());
+}
+
+TEST(PollBudget, a_wait_polls_in_vain_for_a_while_and_then_now_and_then) {
+  PollBudget::Time now{std::chrono::hours(1)};
+  PollBudget polls(now);
+  const auto misses = [&] {
+    std::int64_t missed = 0;
+    for (; polls.left(now); ++missed) polls.missed();
+    return missed;
+  };
+  EXPECT_EQ(misses(), PollBudget::kFreeMisses);
+  now += PollBudget::kEachUs;
+  EXPECT_EQ(misses(), 1);
+  now += 7 * PollBudget::kEachUs;
+  EXPECT_EQ(misses(), 7);
+  now += std::chrono::hours(24 * 365);
+  EXPECT_TRUE(polls.left(now));
+}
+
+/// Counts the rounds of its loop.
+struct CountedRounds : Loop::Watched {
+  bool look() override {
+    ++rounds;
+    return false;
+  }
+  bool sleep() override { return true; }
+  void wake() override {}
+  int rounds = 0;
+};
+
+TEST(Driver, a_caller_to_which_little_comes_for_long_sleeps_in_between) {
+  Driven d;
+  CountedRounds counted;
+  constexpr int kEvents = 500;  // one each millisecond
+  int events = 0;
+  const auto ticket = std::make_shared<Ticket>();
+  std::unique_ptr<Timer> timer;
+  d.driver.post(
+      [&] {
+        d.loop.watch(counted);
+        timer = d.loop.timer(1, 1, [&] {
+          if (++events < kEvents) return;
+          timer.reset();
+          d.loop.unwatch(counted);
+          ticket->complete({});
+        });
+      },
+      Driver::Cost::small);
+  EXPECT_TRUE(d.driver.wait(*ticket, kLongMs));
+  EXPECT_EQ(events, kEvents);
+  // With all its polls, of 100 us after each event, it would be 10,000 and more.
+  EXPECT_LT(counted.rounds, PollBudget::kFreeMisses + 5 * kEvents);
 }
 
 TEST(YieldGuard, a_core_that_does_not_come_back_pauses_polling_longer_each_time) {

@@ -215,6 +215,19 @@ TEST(Loop, it_does_not_wait_where_a_deferred_function_has_run) {
   EXPECT_FALSE(late);
 }
 
+TEST(Loop, it_says_of_a_round_whether_something_was_there) {
+  Loop loop;
+  EXPECT_FALSE(loop.run_once(false));
+  loop.post([] {});
+  EXPECT_TRUE(loop.run_once(false));
+  EXPECT_FALSE(loop.run_once(false));
+  loop.defer([] {});
+  EXPECT_TRUE(loop.run_once(false));
+  const auto timer = loop.timer(1, 0, [] {});
+  EXPECT_TRUE(loop.run_once(true));
+  EXPECT_FALSE(loop.run_once(false));
+}
+
 /// Has something when `come` is set.
 struct CountedLooks : Loop::Watched {
   bool look() override {
@@ -244,8 +257,9 @@ TEST(Loop, it_looks_at_what_is_watched_and_tells_it_before_and_after_it_waits) {
   Loop loop;
   CountedLooks seen;
   loop.watch(seen);
+  EXPECT_FALSE(loop.run_once(false)) << "a look alone is nothing";
   seen.come = true;
-  loop.run_once(true);  // returns, though nothing else has come
+  EXPECT_TRUE(loop.run_once(true)) << "returns, though nothing else has come";
   EXPECT_EQ(seen.looks, 1);
   EXPECT_EQ(seen.sleeps, 0);
   loop.run_once(false);
