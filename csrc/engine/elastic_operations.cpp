@@ -177,13 +177,17 @@ void ElasticGroup::on(const peer::RunOp& a) {
 void ElasticGroup::say_replayed(const Pending& pending) {
   const std::size_t before = run_->replays_said++;
   if (before > kSaidAtOnceMax) return;
-  const auto rest = std::count_if(ops_.begin(), ops_.end(), [&](const auto& entry) {
-    return !(entry.first < pending.key()) && !entry.second.contributors.empty();
-  });
-  const bool counts = before == kSaidAtOnceMax && rest > 1;
-  log_info((counts ? std::to_string(rest) + " more operations, the first of them " : "") +
-           describe_op(pending) + (counts ? ", are" : " is") + " replayed among " +
-           count_of(members().size(), "member"));
+  std::string what = describe_op(pending) + " is";
+  if (before == kSaidAtOnceMax) {
+    const auto rest = std::count_if(ops_.begin(), ops_.end(), [&](const auto& entry) {
+      return !(entry.first < pending.key()) && !entry.second.contributors.empty();
+    });
+    if (rest > 1) {
+      what = std::to_string(rest) + " more operations, the first of them " + describe_op(pending) +
+             ", are";
+    }
+  }
+  log_info(what + " replayed among " + count_of(members().size(), "member"));
 }
 
 void ElasticGroup::on(const peer::RestoreOp& a) {

@@ -224,7 +224,7 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
              std::to_string(node.mapped().request.timeout_ms) + " ms" +
              (in_charge() ? "" : " (no master in charge: " + seen_text() + ")")});
   }
-  if (!closed_.failed() && !(channel_ && greeted_)) {
+  if (!closed_.failed() && !in_charge()) {
     without_ms_ += elapsed_ms;
     if (was_greeted_ && without_ms_ >= say_away_ms_) {
       say_away_ms_ *= 2;
