@@ -116,7 +116,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Sum, mean and the like over those who contribute."""
-        op = _reduction(opts)
+        op = _reduction(opts, tensors)
 
         def run(posts: dict[int, Any]) -> None:
             for parts in zip(*posts.values(), strict=True):
@@ -141,7 +141,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Reduces at opts.rootRank."""
-        root, op = int(opts.rootRank), _reduction(opts)
+        root, op = int(opts.rootRank), _reduction(opts, tensors)
 
         def run(posts: dict[int, Any]) -> None:
             _write(posts[root], [_reduce(parts, op) for parts in zip(*posts.values(), strict=True)])
@@ -190,7 +190,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
         """Gives part r of the sum to rank r."""
-        op = _reduction(opts)
+        op = _reduction(opts, outputs)
 
         def run(posts: dict[int, Any]) -> None:
             for rank, (out, _) in posts.items():
@@ -199,7 +199,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("reduce_scatter", (op,), run, (outputs, inputs), opts, result=outputs)
 
     def _reduce_scatter_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Any:
-        op, size = _reduction(opts), self.size()
+        op, size = _reduction(opts, [output]), self.size()
 
         def run(posts: dict[int, Any]) -> None:
             whole = _reduce([part for _, part in posts.values()], op).reshape(size, -1)
@@ -421,8 +421,10 @@ _BITWISE: dict[str, Any] = {
 }
 
 
-def _reduction(opts: Any) -> str:
+def _reduction(opts: Any, tensors: Tensors) -> str:
     op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    if op == dist.ReduceOp.AVG and any(tensor.dtype == torch.bool for tensor in tensors):
+        raise ValueError("cannot reduce Bool tensors with avg")
     for name in (*_REDUCTIONS, *_BITWISE):
         if op == getattr(dist.ReduceOp, name):
             return name

@@ -21,7 +21,7 @@ class PollBudget {
   void missed() { ++missed_; }
   /// May it poll?
   [[nodiscard]] bool left(Time now) const {
-    return missed_ < kFreeMisses || missed_ < kFreeMisses + (now - began_) / kEachUs;
+    return missed_ < kFreeMisses + (now - began_) / kEachUs;
   }
 
  private:

@@ -374,8 +374,9 @@ bool reducible(DType dtype, ReduceOp op) {
     case DType::u32:
     case DType::i64:
     case DType::u64:
-    case DType::boolean:
       return true;
+    case DType::boolean:
+      return op != ReduceOp::avg;
     case DType::f8_e4m3:
     case DType::f8_e5m2:
     case DType::f16:
@@ -475,7 +476,7 @@ void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t co
       return divide<F8E5m2>(data, count, contributors);
     case DType::boolean:
     case DType::bytes:
-      break;  // bool: unchanged
+      break;
   }
 }
 

@@ -14,8 +14,8 @@
 
 namespace pccl {
 
-/// Can elements of `dtype` be reduced by `op`? (Bitwise: integers and bool. Moved-only types:
-/// never. complex: sum, product, avg.)
+/// Can elements of `dtype` be reduced by `op`? (Bitwise: integers and bool. avg: not bool.
+/// Moved-only types: never. complex: sum, product, avg.)
 [[nodiscard]] bool reducible(DType dtype, ReduceOp op);
 
 /// to[i] = a[i] op b[i] for `count` elements. `to` may be `a` or `b`, and does not overlap them
@@ -24,7 +24,7 @@ void reduce_into(void* to, const void* a, const void* b, std::size_t count, DTyp
                  ReduceOp op);
 
 /// data[i] /= contributors: floats in their own precision (16-bit ones through float32), integers
-/// truncate toward zero, bool unchanged.
+/// truncate toward zero. Requires reducible(dtype, ReduceOp::avg).
 void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t contributors);
 
 /// Copies with non-temporal stores where the CPU has them: for what is not read again soon.

@@ -392,6 +392,7 @@ def passes_wrong_arguments(rank: int, world: int, meet: str) -> None:
         "sparse": lambda g: dist.broadcast(sparse, 0, g),
         "root out of range": lambda g: dist.broadcast(torch.ones(3), 7, g),
         "bits of floats": lambda g: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, g),
+        "mean of truths": lambda g: dist.all_reduce(torch.tensor([True]), dist.ReduceOp.AVG, g),
         "sizes differ": lambda g: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2), g),
         "types differ": lambda g: dist.all_gather([torch.ones(2).int()] * 2, torch.ones(2), g),
         "a list where a tensor belongs": lambda g: dist.all_reduce([torch.ones(2)], group=g),

@@ -329,6 +329,19 @@ def test_a_quantised_call_and_hook_reduce_exactly_in_a_simulated_run() -> None:
         assert member.result == pytest.approx([0.246912, 1.0, 0.3, 1.0], abs=1e-6)
 
 
+def test_a_mean_of_truth_values_raises_at_its_caller() -> None:
+    def program() -> int:
+        pg = pccl.join(URL)
+        pccl.group(pg).refresh({})
+        truths = torch.ones(2, dtype=torch.bool)
+        with pytest.raises(ValueError, match="cannot reduce Bool tensors with avg"):
+            dist.all_reduce(truths, op=dist.ReduceOp.AVG, group=pg)
+        dist.all_reduce(truths, op=dist.ReduceOp.MAX, group=pg)
+        return int(truths.sum())
+
+    assert [member.result for member in testing.simulate(program, members=2)] == [2, 2]
+
+
 def test_finish_after_a_leave_is_the_boundary_of_the_leave_and_else_the_end() -> None:
     def program() -> tuple[bool, bool]:
         group = pccl.group(pccl.join(URL))

@@ -95,7 +95,7 @@ constexpr std::array<OfType, 17> kReductions = {{
     {DType::u32, 0xB7E16C167C382D7AU},
     {DType::i64, 0xBB05DBED0E0C73D1U},
     {DType::u64, 0x16E240F94D58B264U},
-    {DType::boolean, 0x4C3C7ACB7E548750U},
+    {DType::boolean, 0x7B11210EF5CB1015U},
     {DType::f8_e4m3, 0x7E159D34E5B141E8U},
     {DType::f8_e5m2, 0x987C4029C35BB06CU},
     {DType::f16, 0xBE64B36F2D04C615U},
