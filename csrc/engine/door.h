@@ -1,6 +1,8 @@
 // Calls of a newcomer in a run without boundaries: they wait until the newcomer is admitted. Pure.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -36,19 +38,21 @@ class Door {
   }
   /// Takes out all calls, in the order in which they came.
   [[nodiscard]] std::deque<Call> take() { return std::exchange(calls_, {}); }
-  /// Takes out the calls that have timed out, in program order. `timeout_ms`: the time-out of a
-  /// call that has none of its own; 0: none.
+  /// Takes out the calls that have timed out, in the order in which they came. `timeout_ms`: the
+  /// time-out of a call that has none of its own; 0: none.
   [[nodiscard]] std::vector<Call> expired(std::uint64_t elapsed_ms, std::uint64_t timeout_ms) {
+    const auto is_over = [&](const Call& call) {
+      const std::uint64_t own = call.request.timeout_ms;
+      const std::uint64_t limit = own > 0 ? own : timeout_ms;
+      return limit > 0 && call.waited_ms >= limit;
+    };
     for (Call& call : calls_) call.waited_ms += elapsed_ms;
     std::vector<Call> over;
-    while (!calls_.empty()) {
-      Call& first = calls_.front();
-      const std::uint64_t own = first.request.timeout_ms;
-      const std::uint64_t limit = own > 0 ? own : timeout_ms;
-      if (limit == 0 || first.waited_ms < limit) break;
-      over.push_back(std::move(first));
-      calls_.pop_front();
+    over.reserve(static_cast<std::size_t>(std::count_if(calls_.begin(), calls_.end(), is_over)));
+    for (Call& call : calls_) {
+      if (is_over(call)) over.push_back(std::move(call));
     }
+    std::erase_if(calls_, [](const Call& call) { return call.ticket == nullptr; });
     return over;
   }
 
