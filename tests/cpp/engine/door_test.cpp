@@ -6,7 +6,7 @@
 namespace pccl::testing {
 namespace {
 
-struct Waits {
+struct DoorCalls {
   std::shared_ptr<Ticket> call(std::uint64_t own_timeout_ms = 0) {
     auto ticket = std::make_shared<Ticket>();
     OpRequest request;
@@ -30,33 +30,33 @@ struct Waits {
 };
 
 TEST(Door, each_call_has_its_own_time_whatever_stands_before_it) {
-  Waits waits;
-  const auto first = waits.call();
-  const auto second = waits.call(100);
-  const auto third = waits.call(300);
-  const auto fourth = waits.call(100);
-  EXPECT_EQ(waits.expired(99, 1000), Tickets{});
-  EXPECT_EQ(waits.expired(1, 1000), (Tickets{second, fourth}));
-  EXPECT_EQ(waits.expired(200, 1000), Tickets{third});
-  EXPECT_EQ(waits.expired(699, 1000), Tickets{});
-  EXPECT_EQ(waits.expired(1, 1000), Tickets{first});
-  EXPECT_TRUE(waits.door.empty());
+  DoorCalls calls;
+  const auto first = calls.call();
+  const auto second = calls.call(100);
+  const auto third = calls.call(300);
+  const auto fourth = calls.call(100);
+  EXPECT_EQ(calls.expired(99, 1000), Tickets{});
+  EXPECT_EQ(calls.expired(1, 1000), (Tickets{second, fourth}));
+  EXPECT_EQ(calls.expired(200, 1000), Tickets{third});
+  EXPECT_EQ(calls.expired(699, 1000), Tickets{});
+  EXPECT_EQ(calls.expired(1, 1000), Tickets{first});
+  EXPECT_TRUE(calls.door.empty());
 }
 
 TEST(Door, a_call_without_any_time_waits_on) {
-  Waits waits;
-  const auto call = waits.call();
-  const auto timed = waits.call(1);
-  EXPECT_EQ(waits.expired(1'000'000, 0), Tickets{timed});
-  EXPECT_EQ(waits.expired(1'000'000, 0), Tickets{});
-  EXPECT_EQ(waits.left(), Tickets{call});
+  DoorCalls calls;
+  const auto call = calls.call();
+  const auto timed = calls.call(1);
+  EXPECT_EQ(calls.expired(1'000'000, 0), Tickets{timed});
+  EXPECT_EQ(calls.expired(1'000'000, 0), Tickets{});
+  EXPECT_EQ(calls.left(), Tickets{call});
 }
 
 TEST(Door, calls_come_in_in_their_order) {
-  Waits waits;
-  const Tickets calls{waits.call(), waits.call(10), waits.call()};
-  EXPECT_EQ(waits.left(), calls);
-  EXPECT_TRUE(waits.door.empty());
+  DoorCalls calls;
+  const Tickets three{calls.call(), calls.call(10), calls.call()};
+  EXPECT_EQ(calls.left(), three);
+  EXPECT_TRUE(calls.door.empty());
 }
 
 }  // namespace
